@@ -1,0 +1,332 @@
+//! From a program to something that runs: kernels chosen, addresses resolved, the needed barriers found.
+
+#![allow(unsafe_code, reason = "resolved addresses of operands are raw pointers shared by the workers")]
+
+use crate::arena::Arena;
+use crate::checkpoint::{Choice, Resolved};
+use crate::features::Features;
+use crate::operator::{CacheUse, CallShape, Cost, Group, Kernel};
+use crate::plan::MemoryPlan;
+use crate::program::{Attributes, Call, Program, View};
+use crate::registry::Registry;
+use crate::step::SequenceShape;
+use crate::verify::VerifyError;
+use crate::weight::{WeightFormat, Weights};
+use crate::{DType, Matrix, MatrixMut};
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A program bound to kernels, packed weights and memory: what the workers walk.
+pub struct Bound {
+    program: Program,
+    calls: Vec<BoundCall>,
+    plan: MemoryPlan,
+    activations: Arena,
+    scratch: Arena,
+    scratch_per_worker: usize,
+    workers: usize,
+    /// Keeps the addresses in `calls` alive.
+    _weights: Arc<Weights>,
+}
+
+/// One call with everything resolved.
+pub struct BoundCall {
+    pub kernel: &'static Kernel,
+    pub layer: Option<usize>,
+    pub slot: &'static str,
+    pub group: Group,
+    /// All workers meet before this call.
+    pub barrier_before: bool,
+    pub(crate) attributes: Attributes,
+    pub(crate) cache_dtype: DType,
+    pub(crate) inputs: Vec<Operand>,
+    pub(crate) outputs: Vec<Operand>,
+    pub(crate) weights: Vec<WeightOperand>,
+    pub(crate) scratch: usize,
+    pub(crate) dispatches: AtomicU64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Operand {
+    pub(crate) start: *mut u8,
+    pub(crate) rows: usize,
+    pub(crate) width: usize,
+    pub(crate) dtype: DType,
+}
+
+#[derive(Debug)]
+pub(crate) struct WeightOperand {
+    pub(crate) start: *const u8,
+    pub(crate) bytes: usize,
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    pub(crate) format: WeightFormat,
+}
+
+// SAFETY: the addresses point into arenas that `Bound` owns (activations) or shares (weights); what workers do with them is
+// ordered by the barriers, and a walk borrows the `Bound` exclusively.
+unsafe impl Send for BoundCall {}
+// SAFETY: as above.
+unsafe impl Sync for BoundCall {}
+
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    #[error(transparent)]
+    Verify(#[from] VerifyError),
+    #[error("call {slot} (operator {operator}): weight '{weight}' was not packed")]
+    MissingWeight { slot: &'static str, operator: &'static str, weight: String },
+    #[error("call {slot} (operator {operator}): no kernel '{kernel}' exists; known ones are {known}")]
+    UnknownKernel { slot: &'static str, operator: &'static str, kernel: String, known: String },
+    #[error("call {slot} (operator {operator}): kernel {kernel} cannot run here: {why}")]
+    NoKernel { slot: &'static str, operator: &'static str, kernel: String, why: String },
+    #[error("cannot reserve {bytes} bytes for activations: {source}")]
+    Memory { bytes: usize, source: std::io::Error },
+}
+
+/// Binds `program` to the kernels that `checkpoint` chooses, for a walk of `workers` workers on a machine with `features`.
+///
+/// # Errors
+/// An unsound program, a missing weight, or a call for which the checkpoint's kernel does not run on this machine or shape:
+/// never a silent substitute.
+pub fn bind(
+    program: Program,
+    checkpoint: &Resolved,
+    registry: &Registry,
+    weights: &Arc<Weights>,
+    features: Features,
+    workers: usize,
+) -> Result<Bound, BindError> {
+    program.verify()?;
+    let plan = MemoryPlan::new(&program);
+    let activations = Arena::new(plan.bytes).map_err(|source| BindError::Memory { bytes: plan.bytes, source })?;
+    let place = |view: &View| {
+        let buffer = program.buffer(view.buffer);
+        let offset = plan.offsets[view.buffer.index()] + view.first_row * buffer.width * buffer.dtype.bytes();
+        let start = activations.as_mut_ptr().wrapping_add(offset);
+        Operand { start, rows: view.rows, width: buffer.width, dtype: buffer.dtype }
+    };
+    let mut calls = Vec::with_capacity(program.calls.len());
+    let mut hazards = Hazards::default();
+    for call in &program.calls {
+        let shape = program.call_shape(call, &[]);
+        let kernel = choose(call, &shape, checkpoint, registry, features)?;
+        let weights = call.weights.iter().map(|id| {
+            let name = &program.weight(*id).name;
+            let packed = weights.get(name).ok_or_else(|| BindError::MissingWeight {
+                slot: call.slot,
+                operator: call.operator.name(),
+                weight: name.clone(),
+            })?;
+            Ok(WeightOperand {
+                start: packed.bytes.as_ptr(),
+                bytes: packed.bytes.len(),
+                rows: packed.rows,
+                cols: packed.cols,
+                format: packed.format,
+            })
+        });
+        let weights = weights.collect::<Result<Vec<_>, BindError>>()?;
+        let inputs: Vec<_> = call.inputs.iter().map(place).collect();
+        let outputs: Vec<_> = call.outputs.iter().map(place).collect();
+        let cache = call.operator.touches_cache(&call.attributes);
+        calls.push(BoundCall {
+            kernel,
+            layer: call.layer,
+            slot: call.slot,
+            group: call.group,
+            barrier_before: hazards.admit(&inputs, &outputs, call.layer, cache),
+            attributes: call.attributes,
+            cache_dtype: program.cache_dtype,
+            inputs,
+            outputs,
+            weights,
+            scratch: (kernel.scratch)(&shape),
+            dispatches: AtomicU64::new(0),
+        });
+    }
+    let scratch_per_worker = calls.iter().map(|call| call.scratch).max().unwrap_or(0).next_multiple_of(4096);
+    let scratch_bytes = scratch_per_worker * workers;
+    let scratch = Arena::new(scratch_bytes).map_err(|source| BindError::Memory { bytes: scratch_bytes, source })?;
+    let weights = Arc::clone(weights);
+    Ok(Bound { program, calls, plan, activations, scratch, scratch_per_worker, workers, _weights: weights })
+}
+
+/// The kernel that the checkpoint's choices name for this call: the last version in the registry that runs.
+fn choose(
+    call: &Call,
+    shape: &CallShape,
+    checkpoint: &Resolved,
+    registry: &Registry,
+    features: Features,
+) -> Result<&'static Kernel, BindError> {
+    let (slot, operator) = (call.slot, call.operator.name());
+    let rows = shape.inputs.first().or(shape.outputs.first()).map_or(0, |view| view.rows);
+    let packed = shape.weights.first().is_some_and(|weight| weight.format.is_packed());
+    let choice: Option<&Choice> = checkpoint
+        .kernels
+        .iter()
+        .find(|c| c.operator == operator && c.rows.contains(&rows) && c.packed.is_none_or(|wanted| wanted == packed));
+    let mut why = Vec::new();
+    let mut best = None;
+    let mut known = Vec::new();
+    for kernel in registry.kernels(call.operator) {
+        known.push(kernel.label());
+        match choice {
+            Some(choice) if choice.kernel != kernel.name => continue,
+            None if kernel.name == REFERENCE => continue,
+            _ => {}
+        }
+        let missing = kernel.features.missing_from(features);
+        if !missing.is_empty() {
+            why.push(format!("{} needs {missing}", kernel.label()));
+        } else if let Err(reason) = (kernel.supports)(shape) {
+            why.push(format!("{}: {reason}", kernel.label()));
+        } else {
+            best = Some(kernel);
+        }
+    }
+    if let Some(kernel) = best {
+        return Ok(kernel);
+    }
+    let kernel = choice.map_or("(any)", |choice| choice.kernel).to_owned();
+    if why.is_empty() {
+        return Err(BindError::UnknownKernel { slot, operator, kernel, known: known.join(", ") });
+    }
+    Err(BindError::NoKernel { slot, operator, kernel, why: why.join("; ") })
+}
+
+/// Name of every operator's reference kernel; bound only where a checkpoint names it.
+pub(crate) const REFERENCE: &str = "reference";
+
+/// What calls since the last barrier have touched. A later call that conflicts with it needs a barrier first.
+#[derive(Default)]
+struct Hazards {
+    read: Vec<Range<usize>>,
+    written: Vec<Range<usize>>,
+    caches_read: Vec<usize>,
+    caches_written: Vec<usize>,
+}
+
+impl Hazards {
+    /// Notes the call; true if it conflicts with what was noted before, which is then forgotten.
+    fn admit(&mut self, inputs: &[Operand], outputs: &[Operand], layer: Option<usize>, cache: CacheUse) -> bool {
+        let range = |operand: &Operand| {
+            let start = operand.start as usize;
+            start..start + operand.rows * operand.width * operand.dtype.bytes()
+        };
+        let touches = |known: &[Range<usize>], operand: &Operand| {
+            let range = range(operand);
+            known.iter().any(|other| other.start < range.end && range.start < other.end)
+        };
+        let layer = layer.unwrap_or(usize::MAX);
+        let conflict = inputs.iter().any(|input| touches(&self.written, input))
+            || outputs.iter().any(|output| touches(&self.written, output) || touches(&self.read, output))
+            || match cache {
+                CacheUse::None => false,
+                CacheUse::Read => self.caches_written.contains(&layer),
+                CacheUse::Write => self.caches_written.contains(&layer) || self.caches_read.contains(&layer),
+            };
+        if conflict {
+            *self = Hazards::default();
+        }
+        self.read.extend(inputs.iter().map(range));
+        self.written.extend(outputs.iter().map(range));
+        match cache {
+            CacheUse::None => {}
+            CacheUse::Read => self.caches_read.push(layer),
+            CacheUse::Write => self.caches_written.push(layer),
+        }
+        conflict
+    }
+}
+
+impl Bound {
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    pub fn calls(&self) -> &[BoundCall] {
+        &self.calls
+    }
+
+    /// Workers that it was bound for; a walk needs exactly so many.
+    pub fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// Bytes of the activation arena and of all workers' scratch.
+    pub fn activation_bytes(&self) -> usize {
+        self.activations.len() + self.scratch.len()
+    }
+
+    /// The exact cost of a call for a step of these sequences.
+    pub fn cost(&self, call: usize, sequences: &[SequenceShape]) -> Cost {
+        let call = &self.program.calls[call];
+        call.operator.cost(&self.program.call_shape(call, sequences))
+    }
+
+    /// The operand at `view`, for seeding inputs before a walk and reading results after one.
+    pub fn view(&mut self, view: View) -> MatrixMut<'_> {
+        let Matrix { start, rows, width, dtype, lifetime } = self.read(view);
+        MatrixMut { start: start.cast_mut(), rows, width, dtype, lifetime }
+    }
+
+    /// The program's result after a walk: `(logits rows, vocabulary)`.
+    pub fn output(&self) -> Matrix<'_> {
+        self.read(self.program.output)
+    }
+
+    fn read(&self, view: View) -> Matrix<'_> {
+        let buffer = self.program.buffer(view.buffer);
+        let offset = self.plan.offsets[view.buffer.index()] + view.first_row * buffer.width * buffer.dtype.bytes();
+        let start = self.activations.as_ptr().wrapping_add(offset);
+        Matrix { start, rows: view.rows, width: buffer.width, dtype: buffer.dtype, lifetime: PhantomData }
+    }
+
+    pub(crate) fn scratch(&self, worker: usize) -> (*mut u8, usize) {
+        (self.scratch.as_mut_ptr().wrapping_add(worker * self.scratch_per_worker), self.scratch_per_worker)
+    }
+
+    /// How often each call was dispatched since the last reset, in program order: the wiring as it really ran.
+    pub fn dispatches(&self) -> impl Iterator<Item = (&BoundCall, u64)> {
+        self.calls.iter().map(|call| (call, call.dispatches.load(Relaxed)))
+    }
+
+    pub fn reset_dispatches(&self) {
+        for call in &self.calls {
+            call.dispatches.store(0, Relaxed);
+        }
+    }
+
+    /// Fills activations and scratch with NaN bytes, for tests.
+    pub(crate) fn poison(&mut self) {
+        self.activations.as_mut_slice().fill(0xff);
+        self.scratch.as_mut_slice().fill(0xff);
+    }
+
+    pub(crate) fn activation_image(&self) -> Vec<u8> {
+        self.activations.as_slice().to_vec()
+    }
+
+    /// Checks that no activation byte outside `views` differs from `before`.
+    pub(crate) fn unchanged_outside(&self, before: &[u8], views: &[View]) -> Result<(), String> {
+        let origin = self.activations.as_ptr() as usize;
+        let allowed: Vec<Range<usize>> = views
+            .iter()
+            .map(|view| {
+                let matrix = self.read(*view);
+                let start = matrix.as_ptr() as usize - origin;
+                start..start + matrix.rows * matrix.row_bytes()
+            })
+            .collect();
+        let now = self.activations.as_slice();
+        let stray =
+            (0..now.len()).find(|at| now[*at] != before[*at] && !allowed.iter().any(|range| range.contains(at)));
+        match stray {
+            None => Ok(()),
+            Some(at) => Err(format!("byte {at} outside the outputs (at {allowed:?}) was written")),
+        }
+    }
+}

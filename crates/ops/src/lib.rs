@@ -1,0 +1,45 @@
+//! The program of a step and everything that runs it on the CPU.
+//!
+//! Here: the [`Program`] (calls over buffers and weights), its verification, memory plan and binding; the operators with
+//! their references and kernels; packed weights; the workers; the observers; checkpoints as data. The only home of SIMD.
+//! Not here: model architectures, files, sampling, records, tools.
+
+mod arena;
+mod bind;
+mod bits;
+mod checkpoint;
+mod dtype;
+mod features;
+mod invocation;
+pub mod ladder;
+pub mod memory;
+mod operator;
+pub mod operators;
+mod plan;
+mod program;
+mod registry;
+mod rewrite;
+mod step;
+pub mod testing;
+mod verify;
+mod walk;
+mod weight;
+mod workers;
+
+pub use arena::Arena;
+pub use bind::{BindError, Bound, BoundCall, bind};
+pub use bits::{bf16_to_f32, f32_to_bf16};
+pub use checkpoint::{CachePolicy, Checkpoint, Choice, MechanismControls, Resolved, RowRange, WeightPolicy};
+pub use dtype::DType;
+pub use features::{Feature, Features};
+pub use invocation::{Invocation, KvView, Matrix, MatrixMut};
+pub use operator::{CacheUse, CallShape, Cost, Group, Kernel, KernelFn, Operator, Tolerance, ViewShape, WeightShape};
+pub use plan::MemoryPlan;
+pub use program::{Attributes, BufferId, BufferSpec, Call, Keys, Program, ProgramBuilder, View, WeightId, WeightSpec};
+pub use registry::Registry;
+pub use rewrite::Rewrite;
+pub use step::{LayerCache, PreviousCache, Sequence, SequenceShape, Step};
+pub use verify::VerifyError;
+pub use walk::{Delay, Observer, Only, Plain, Span, Traced, run};
+pub use weight::{ElementType, Encoding, PackError, Packed, RowSource, WeightFormat, WeightRequest, Weights};
+pub use workers::Workers;

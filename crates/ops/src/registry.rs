@@ -1,0 +1,65 @@
+//! Which operators, kernels and checkpoints a build offers: ours, and what `lab` adds.
+
+use crate::checkpoint::Checkpoint;
+use crate::ladder;
+use crate::operator::{Kernel, Operator};
+use crate::operators;
+
+/// The kernels and checkpoints that a command may use.
+#[derive(Clone, Default)]
+pub struct Registry {
+    extra_kernels: Vec<&'static Kernel>,
+    extra_checkpoints: Vec<&'static Checkpoint>,
+    /// An operator that an extra kernel is for has no other kernels.
+    only: bool,
+}
+
+impl Registry {
+    /// Ours.
+    pub fn standard() -> Registry {
+        Registry::default()
+    }
+
+    /// Ours plus a user's. A user's kernel of the same operator and name as one of ours is preferred where it runs.
+    pub fn with(kernels: &[&'static Kernel], checkpoints: &[&'static Checkpoint]) -> Registry {
+        Registry { extra_kernels: kernels.to_vec(), extra_checkpoints: checkpoints.to_vec(), only: false }
+    }
+
+    /// One kernel in place of its operator's own, for tests of it.
+    pub(crate) fn only(kernel: &'static Kernel) -> Registry {
+        Registry { extra_kernels: vec![kernel], extra_checkpoints: Vec::new(), only: true }
+    }
+
+    /// Every operator.
+    pub fn operators(&self) -> &'static [&'static dyn Operator] {
+        operators::ALL
+    }
+
+    /// Every kernel of an operator, the reference first, preferred ones last.
+    pub fn kernels(&self, operator: &dyn Operator) -> impl Iterator<Item = &'static Kernel> {
+        let extra = self.extra_kernels.iter().copied().filter(|kernel| kernel.operator == operator.name());
+        let extra: Vec<_> = extra.collect();
+        let own = if self.only && !extra.is_empty() { &[][..] } else { operator.kernels() };
+        own.iter().copied().chain(extra)
+    }
+
+    /// Every checkpoint: the oracle `reference`, the rungs in order, then the user's.
+    pub fn checkpoints(&self) -> impl Iterator<Item = &'static Checkpoint> {
+        ladder::ALL.iter().copied().chain(self.extra_checkpoints.iter().copied())
+    }
+
+    /// The checkpoint of this name.
+    ///
+    /// # Errors
+    /// A sentence for a retired name, or the list of known names.
+    pub fn checkpoint(&self, name: &str) -> Result<&'static Checkpoint, String> {
+        if let Some(found) = self.checkpoints().find(|checkpoint| checkpoint.name == name) {
+            return Ok(found);
+        }
+        if let Some((_, why)) = ladder::RETIRED.iter().find(|(retired, _)| *retired == name) {
+            return Err(format!("checkpoint '{name}' is retired: {why}"));
+        }
+        let known: Vec<_> = self.checkpoints().map(|checkpoint| checkpoint.name).collect();
+        Err(format!("unknown checkpoint '{name}'; known ones are {}", known.join(", ")))
+    }
+}

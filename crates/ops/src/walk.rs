@@ -1,0 +1,212 @@
+//! Walking a bound program: every worker goes through all calls, does its share of each and meets the others at the
+//! barriers. An observer decides which calls run and what is noted around them; the plain walk has none of it compiled in.
+
+use crate::bind::{Bound, BoundCall};
+use crate::invocation::Invocation;
+use crate::operator::Group;
+use crate::step::Step;
+use crate::workers::Workers;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+/// Looks on from outside while workers walk. All methods default to nothing.
+pub trait Observer: Sync {
+    /// Whether this call runs.
+    #[inline]
+    fn wants(&self, _call: &BoundCall) -> bool {
+        true
+    }
+
+    /// Worker `worker` comes to call `index` (before its barrier).
+    #[inline]
+    fn arrives(&self, _worker: usize, _index: usize) {}
+
+    /// It starts its share (after the barrier).
+    #[inline]
+    fn starts(&self, _worker: usize, _index: usize) {}
+
+    /// It has done its share.
+    #[inline]
+    fn ends(&self, _worker: usize, _index: usize, _call: &BoundCall) {}
+}
+
+/// Observes nothing: the walk that requests are served by.
+pub struct Plain;
+impl Observer for Plain {}
+
+/// Runs only the calls of one group, at their real operands; `None` runs no call at all (what dispatch itself costs).
+pub struct Only(pub Option<Group>);
+impl Observer for Only {
+    #[inline]
+    fn wants(&self, call: &BoundCall) -> bool {
+        Some(call.group) == self.0
+    }
+}
+
+/// Spins for a while after each call of one group, on every worker: would a faster operator move the request?
+pub struct Delay {
+    pub group: Group,
+    pub nanoseconds: u64,
+}
+impl Observer for Delay {
+    #[inline]
+    fn ends(&self, _worker: usize, _index: usize, call: &BoundCall) {
+        if call.group == self.group {
+            let start = Instant::now();
+            while (start.elapsed().as_nanos() as u64) < self.nanoseconds {
+                std::hint::spin_loop();
+            }
+        }
+    }
+}
+
+/// One worker's passage through one call, in nanoseconds since the trace's origin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    pub call: u32,
+    /// It reached the call; until `start_ns` it waited at the barrier, if there is one.
+    pub arrive_ns: u64,
+    pub start_ns: u64,
+    pub end_ns: u64,
+}
+
+/// Notes a [`Span`] per call and worker, in rings reserved beforehand; a full ring drops and counts.
+pub struct Traced {
+    origin: Instant,
+    rings: Vec<ring::Ring>,
+}
+
+impl Traced {
+    /// Room for `spans` spans per worker.
+    pub fn new(workers: usize, spans: usize) -> Traced {
+        Traced { origin: Instant::now(), rings: (0..workers).map(|_| ring::Ring::new(spans)).collect() }
+    }
+
+    /// What the spans' times count from.
+    pub fn origin(&self) -> Instant {
+        self.origin
+    }
+
+    /// The spans of one worker so far, in order, and how many were dropped for want of room.
+    pub fn spans(&mut self, worker: usize) -> (&[Span], u64) {
+        self.rings[worker].contents()
+    }
+
+    fn now(&self) -> u64 {
+        self.origin.elapsed().as_nanos() as u64
+    }
+}
+
+impl Observer for Traced {
+    #[inline]
+    fn arrives(&self, worker: usize, index: usize) {
+        let now = self.now();
+        self.rings[worker].open(Span { call: index as u32, arrive_ns: now, start_ns: now, end_ns: now });
+    }
+
+    #[inline]
+    fn starts(&self, worker: usize, _index: usize) {
+        let now = self.now();
+        self.rings[worker].update(|span| span.start_ns = now);
+    }
+
+    #[inline]
+    fn ends(&self, worker: usize, _index: usize, _call: &BoundCall) {
+        let now = self.now();
+        self.rings[worker].update(|span| span.end_ns = now);
+    }
+}
+
+/// Rings that one worker each writes.
+mod ring {
+    #![allow(unsafe_code, reason = "each ring is written by one worker only")]
+
+    use super::Span;
+    use std::cell::UnsafeCell;
+
+    struct Inner {
+        spans: Vec<Span>,
+        open: bool,
+        dropped: u64,
+    }
+
+    pub(super) struct Ring(UnsafeCell<Inner>);
+
+    // SAFETY: during a walk only the worker of this ring's number calls `open` and `update`; `contents` takes `&mut`.
+    unsafe impl Sync for Ring {}
+
+    impl Ring {
+        pub(super) fn new(spans: usize) -> Ring {
+            Ring(UnsafeCell::new(Inner { spans: Vec::with_capacity(spans), open: false, dropped: 0 }))
+        }
+
+        #[inline]
+        pub(super) fn open(&self, span: Span) {
+            // SAFETY: this worker alone uses the ring during the walk (see the impl of Sync).
+            let inner = unsafe { &mut *self.0.get() };
+            inner.open = inner.spans.len() < inner.spans.capacity();
+            if inner.open {
+                inner.spans.push(span);
+            } else {
+                inner.dropped += 1;
+            }
+        }
+
+        #[inline]
+        pub(super) fn update(&self, change: impl FnOnce(&mut Span)) {
+            // SAFETY: as in `open`.
+            let inner = unsafe { &mut *self.0.get() };
+            if inner.open
+                && let Some(span) = inner.spans.last_mut()
+            {
+                change(span);
+            }
+        }
+
+        pub(super) fn contents(&mut self) -> (&[Span], u64) {
+            let inner = self.0.get_mut();
+            (&inner.spans, inner.dropped)
+        }
+    }
+}
+
+/// Runs `bound` once for `step`. The result is [`Bound::output`].
+///
+/// # Panics
+/// If `workers` is not the number the program was bound for, or the step does not fit the program (rows, layers' caches).
+pub fn run<O: Observer>(bound: &mut Bound, workers: &Workers, step: &Step<'_>, observer: &O) {
+    assert_eq!(bound.workers(), workers.count(), "the program was bound for another number of workers");
+    assert_eq!(bound.program().rows, step.tokens.len(), "the program was lowered for another number of rows");
+    let covered = step.sequences.iter().try_fold(0, |row, s| (s.first_row == row).then_some(row + s.rows));
+    assert_eq!(covered, Some(step.tokens.len()), "sequences cover the rows in order");
+    let context = bound.program().context;
+    assert!(
+        step.sequences.iter().all(|s| s.offset + s.rows <= context),
+        "the step exceeds the program's context {context}"
+    );
+    let bound = &*bound;
+    workers.run(&|worker| walk(bound, workers, step, observer, worker));
+}
+
+fn walk<O: Observer>(bound: &Bound, workers: &Workers, step: &Step<'_>, observer: &O, worker: usize) {
+    let (scratch, scratch_bytes) = bound.scratch(worker);
+    let mut skipped_barrier = false;
+    for (index, call) in bound.calls().iter().enumerate() {
+        // A skipped call leaves its barrier to the next one that runs: it may order calls on both sides of it.
+        if !observer.wants(call) {
+            skipped_barrier |= call.barrier_before;
+            continue;
+        }
+        observer.arrives(worker, index);
+        if call.barrier_before || skipped_barrier {
+            workers.barrier();
+            skipped_barrier = false;
+        }
+        observer.starts(worker, index);
+        (call.kernel.run)(&Invocation { worker, workers: workers.count(), step, call, scratch, scratch_bytes });
+        observer.ends(worker, index, call);
+        if worker == 0 {
+            call.dispatches.store(call.dispatches.load(Relaxed) + 1, Relaxed);
+        }
+    }
+}

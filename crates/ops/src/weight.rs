@@ -1,0 +1,585 @@
+//! Packed weights: one layout per format, one copy in memory, shared by every kernel that accepts the format.
+//!
+//! Layouts (`lane` n is row n of a block of 16 rows; a line is 64 bytes, 16 lanes of 4 bytes; rows are padded to 16):
+//! - [`WeightFormat::F32`]: row-major, no padding. Vectors, and every matrix of `reference`.
+//! - [`WeightFormat::Bf16`]: per block, one line per two columns; lane = bf16 of column 2p (low half) and 2p + 1 (high).
+//! - [`WeightFormat::Affine4`]: per block and group, a header (bf16 or f16: one line, lane = scale << 16 | bias; f32: a line
+//!   of scales, then one of biases) and `group / 8` lines; byte b of a lane in line i holds column 4i + b of the group in
+//!   its low nibble and column group / 2 + 4i + b in its high nibble. `w = q * scale + bias`.
+//! - [`WeightFormat::Int8`]: per block and group, a line of f32 scales and `group / 4` lines; byte b of a lane in line i is
+//!   column 4i + b, signed. `w = q * scale`.
+//!
+//! Blocks of a row block follow each other by column group, row blocks by row: a row block is one stream.
+
+use crate::arena::Arena;
+use crate::bits::{bf16_to_f32, f32_to_bf16};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+/// Rows per block of every packed matrix format: the lanes of a 512-bit vector of 32-bit elements.
+pub const LANES: usize = 16;
+/// Bytes of a line: one cache line, one 512-bit vector.
+pub const LINE: usize = 64;
+
+/// A 16- or 32-bit float type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ElementType {
+    F32,
+    F16,
+    BF16,
+}
+
+/// How a weight's source stores it, which is what it can be packed from exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    Dense(ElementType),
+    /// `q * scale + bias`, unsigned 4-bit codes; `parameters` is the narrowest type that holds every scale and bias.
+    Affine4 {
+        group: usize,
+        parameters: ElementType,
+    },
+    /// `q * scale`, signed 8-bit codes, f32 scales.
+    Int8 {
+        group: usize,
+    },
+}
+
+/// How a weight is held in memory; see the module's text for the layouts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WeightFormat {
+    F32,
+    Bf16,
+    Affine4 { group: usize, parameters: ElementType },
+    Int8 { group: usize },
+}
+
+impl WeightFormat {
+    /// Whether the format keeps codes (as opposed to plain numbers).
+    pub const fn is_packed(self) -> bool {
+        matches!(self, WeightFormat::Affine4 { .. } | WeightFormat::Int8 { .. })
+    }
+
+    /// Columns per scale; 1 for plain numbers. `cols` must divide by it.
+    pub const fn group(self) -> usize {
+        match self {
+            WeightFormat::F32 | WeightFormat::Bf16 => 1,
+            WeightFormat::Affine4 { group, .. } | WeightFormat::Int8 { group } => group,
+        }
+    }
+
+    /// Lines of a block's header.
+    pub const fn header_lines(self) -> usize {
+        match self {
+            WeightFormat::F32 | WeightFormat::Bf16 => 0,
+            WeightFormat::Affine4 { parameters: ElementType::F32, .. } => 2,
+            WeightFormat::Affine4 { .. } | WeightFormat::Int8 { .. } => 1,
+        }
+    }
+
+    /// Lines per block of 16 rows and one group, header included. Not for [`WeightFormat::F32`].
+    pub const fn block_lines(self) -> usize {
+        match self {
+            WeightFormat::F32 | WeightFormat::Bf16 => 1,
+            WeightFormat::Affine4 { group, .. } => self.header_lines() + group / 8,
+            WeightFormat::Int8 { group } => self.header_lines() + group / 4,
+        }
+    }
+
+    /// Bytes that one block of 16 rows takes over all `cols`. Not for [`WeightFormat::F32`].
+    pub const fn row_block_bytes(self, cols: usize) -> usize {
+        match self {
+            WeightFormat::F32 => LANES * cols * 4,
+            WeightFormat::Bf16 => cols.div_ceil(2) * LINE,
+            _ => cols / self.group() * self.block_lines() * LINE,
+        }
+    }
+
+    /// Bytes of a packed `(rows, cols)` weight, padding included.
+    pub const fn packed_bytes(self, rows: usize, cols: usize) -> usize {
+        match self {
+            WeightFormat::F32 => rows * cols * 4,
+            _ => rows.div_ceil(LANES) * self.row_block_bytes(cols),
+        }
+    }
+}
+
+impl std::fmt::Display for WeightFormat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            WeightFormat::F32 => f.write_str("f32"),
+            WeightFormat::Bf16 => f.write_str("bf16"),
+            WeightFormat::Affine4 { group, .. } => write!(f, "w4-g{group}"),
+            WeightFormat::Int8 { group } => write!(f, "int8-g{group}"),
+        }
+    }
+}
+
+/// Gives the rows of a weight to the packer, from several threads.
+pub trait RowSource: Sync {
+    fn rows(&self) -> usize;
+    fn cols(&self) -> usize;
+    fn encoding(&self) -> Encoding;
+    /// Row `row` as f32, `out.len() == cols`; any encoding.
+    fn read_f32(&self, row: usize, out: &mut [f32]);
+    /// Row `row` as codes (one per byte; Int8: its bits), scales and biases (`cols / group` each; Int8 leaves biases).
+    /// Called only for `Affine4` and `Int8`.
+    fn read_codes(&self, row: usize, codes: &mut [u8], scales: &mut [f32], biases: &mut [f32]);
+    /// Every row has been read and none will be again.
+    fn finished(&self) {}
+}
+
+/// One weight to pack.
+pub struct WeightRequest<'a> {
+    pub name: String,
+    pub format: WeightFormat,
+    pub source: &'a dyn RowSource,
+    /// Whether values that the format cannot hold may be rounded; otherwise they are an error.
+    pub may_round: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PackError {
+    #[error(
+        "tensor {tensor}: value {value} at row {row}, column {col} is not finite; the file is damaged or the checkpoint diverged"
+    )]
+    NotFinite { tensor: String, row: usize, col: usize, value: f32 },
+    #[error(
+        "tensor {tensor}: value {value:e} at row {row}, column {col} cannot be held exactly as {format}; pass --convert to round it"
+    )]
+    Inexact { tensor: String, row: usize, col: usize, value: f32, format: String },
+    #[error("tensor {tensor}: {cols} columns do not divide into groups of {group}")]
+    Group { tensor: String, cols: usize, group: usize },
+    #[error("tensor {tensor}: stored as {encoding:?}, which cannot be packed as {format}")]
+    Encoding { tensor: String, encoding: Encoding, format: String },
+    #[error("cannot reserve {bytes} bytes for the packed weights: {source}")]
+    Memory { bytes: usize, source: std::io::Error },
+    #[error("interrupted while packing weights")]
+    Cancelled,
+}
+
+/// All packed weights of a model, in one arena of huge pages.
+pub struct Weights {
+    arena: Arena,
+    entries: Vec<Entry>,
+    by_name: HashMap<String, usize>,
+}
+
+struct Entry {
+    format: WeightFormat,
+    rows: usize,
+    cols: usize,
+    start: usize,
+}
+
+/// One packed weight.
+#[derive(Clone, Copy, Debug)]
+pub struct Packed<'a> {
+    pub format: WeightFormat,
+    pub rows: usize,
+    pub cols: usize,
+    /// 64-byte aligned.
+    pub bytes: &'a [u8],
+}
+
+impl Weights {
+    /// Packs every request, in order, on `threads` threads. Each source row is read once.
+    ///
+    /// # Errors
+    /// The first value that is not finite or not exactly representable, a group that does not divide the columns, memory,
+    /// or `cancelled`.
+    pub fn pack(requests: &[WeightRequest<'_>], threads: usize, cancelled: &AtomicBool) -> Result<Weights, PackError> {
+        let mut entries = Vec::with_capacity(requests.len());
+        let mut by_name = HashMap::with_capacity(requests.len());
+        let mut total = 0usize;
+        for (index, request) in requests.iter().enumerate() {
+            check_encoding(request)?;
+            let (rows, cols) = (request.source.rows(), request.source.cols());
+            by_name.insert(request.name.clone(), index);
+            entries.push(Entry { format: request.format, rows, cols, start: total });
+            total += request.format.packed_bytes(rows, cols).next_multiple_of(LINE);
+        }
+        let arena = Arena::new(total).map_err(|source| PackError::Memory { bytes: total, source })?;
+        let weights = Weights { arena, entries, by_name };
+        weights.fill(requests, threads, cancelled)?;
+        Ok(weights)
+    }
+
+    fn fill(&self, requests: &[WeightRequest<'_>], threads: usize, cancelled: &AtomicBool) -> Result<(), PackError> {
+        // A work item is a run of row blocks of one weight; items write disjoint bytes.
+        const BLOCKS: usize = 8;
+        let mut items = Vec::new();
+        let mut left: Vec<AtomicUsize> = Vec::new();
+        for (index, entry) in self.entries.iter().enumerate() {
+            let blocks = entry.rows.div_ceil(LANES);
+            items.extend((0..blocks).step_by(BLOCKS).map(|first| (index, first, BLOCKS.min(blocks - first))));
+            left.push(AtomicUsize::new(blocks));
+        }
+        let next = AtomicUsize::new(0);
+        let work = || -> Result<(), PackError> {
+            let mut rows = packing::Rows::default();
+            while let Some(&(index, first, count)) = items.get(next.fetch_add(1, Relaxed)) {
+                if cancelled.load(Relaxed) {
+                    return Err(PackError::Cancelled);
+                }
+                let entry = &self.entries[index];
+                for block in first..first + count {
+                    let out =
+                        packing::block_bytes(&self.arena, entry.format, entry.start, entry.rows, entry.cols, block);
+                    rows.pack(&requests[index], block, out)?;
+                }
+                if left[index].fetch_sub(count, Relaxed) == count {
+                    requests[index].source.finished();
+                }
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let helpers: Vec<_> = (1..threads.max(1)).map(|_| scope.spawn(work)).collect();
+            let mut result = work();
+            for helper in helpers {
+                let theirs = helper.join().expect("packing does not panic");
+                result = result.and(theirs);
+            }
+            result
+        })
+    }
+
+    /// The packed weight of this name.
+    pub fn get(&self, name: &str) -> Option<Packed<'_>> {
+        let entry = &self.entries[*self.by_name.get(name)?];
+        let bytes = entry.format.packed_bytes(entry.rows, entry.cols);
+        let bytes = &self.arena.as_slice()[entry.start..entry.start + bytes];
+        Some(Packed { format: entry.format, rows: entry.rows, cols: entry.cols, bytes })
+    }
+
+    /// Bytes that the packed weights take.
+    pub fn bytes(&self) -> usize {
+        self.arena.len()
+    }
+}
+
+fn check_encoding(request: &WeightRequest<'_>) -> Result<(), PackError> {
+    let cols = request.source.cols();
+    let (group, encoding) = (request.format.group(), request.source.encoding());
+    if group == 0 || cols % group != 0 {
+        return Err(PackError::Group { tensor: request.name.clone(), cols, group });
+    }
+    let fits = match (request.format, encoding) {
+        (WeightFormat::F32 | WeightFormat::Bf16, _) => true,
+        (WeightFormat::Affine4 { group, .. }, Encoding::Affine4 { group: stored, .. }) => {
+            group == stored && group % 32 == 0
+        }
+        (WeightFormat::Int8 { group }, Encoding::Int8 { group: stored }) => group == stored && group % 16 == 0,
+        _ => false,
+    };
+    if fits {
+        return Ok(());
+    }
+    Err(PackError::Encoding { tensor: request.name.clone(), encoding, format: request.format.to_string() })
+}
+
+impl Packed<'_> {
+    /// The value at (row, col), decoded plainly: what every kernel's reading of the layout is tested against.
+    pub fn value(&self, row: usize, col: usize) -> f32 {
+        assert!(row < self.rows && col < self.cols, "({row}, {col}) of ({}, {})", self.rows, self.cols);
+        let word = |offset: usize| {
+            u32::from_le_bytes(self.bytes[offset..offset + 4].try_into().expect("four bytes make a word"))
+        };
+        if self.format == WeightFormat::F32 {
+            return f32::from_bits(word((row * self.cols + col) * 4));
+        }
+        let lane = row % LANES * 4;
+        let row_block = row / LANES * self.format.row_block_bytes(self.cols);
+        if self.format == WeightFormat::Bf16 {
+            let pair = word(row_block + col / 2 * LINE + lane);
+            return bf16_to_f32(if col % 2 == 0 { pair as u16 } else { (pair >> 16) as u16 });
+        }
+        let group = self.format.group();
+        let block = row_block + col / group * self.format.block_lines() * LINE;
+        let codes = block + self.format.header_lines() * LINE + lane;
+        let k = col % group;
+        match self.format {
+            WeightFormat::Affine4 { parameters, .. } => {
+                let half = group / 2;
+                let byte = self.bytes[codes + k % half / 4 * LINE + k % 4];
+                let code = if k < half { byte & 15 } else { byte >> 4 };
+                let (scale, bias) = if parameters == ElementType::F32 {
+                    (f32::from_bits(word(block + lane)), f32::from_bits(word(block + LINE + lane)))
+                } else {
+                    let header = word(block + lane);
+                    (half_to_f32(parameters, (header >> 16) as u16), half_to_f32(parameters, header as u16))
+                };
+                f32::from(code) * scale + bias
+            }
+            WeightFormat::Int8 { .. } => {
+                let code = self.bytes[codes + k / 4 * LINE + k % 4] as i8;
+                f32::from(code) * f32::from_bits(word(block + lane))
+            }
+            WeightFormat::F32 | WeightFormat::Bf16 => unreachable!("returned above"),
+        }
+    }
+
+    /// The whole weight as f32 numbers; for F32 vectors and tables.
+    pub fn as_f32(&self) -> &[f32] {
+        assert_eq!(self.format, WeightFormat::F32, "only plain f32 weights are slices of f32");
+        packing::f32_slice(self.bytes)
+    }
+}
+
+/// A 16-bit float of the given type as f32.
+pub fn half_to_f32(element: ElementType, bits: u16) -> f32 {
+    match element {
+        ElementType::BF16 => bf16_to_f32(bits),
+        _ => half::f16::from_bits(bits).to_f32(),
+    }
+}
+
+/// Writing the layouts.
+mod packing {
+    #![allow(unsafe_code, reason = "disjoint parts of one arena are written by several threads; bytes seen as f32")]
+
+    use super::*;
+
+    /// The bytes of row block `block` (of up to 16 rows) of a weight that starts at `start` in the arena.
+    pub(super) fn block_bytes(
+        arena: &Arena,
+        format: WeightFormat,
+        start: usize,
+        rows: usize,
+        cols: usize,
+        block: usize,
+    ) -> &mut [u8] {
+        let (offset, bytes) = match format {
+            WeightFormat::F32 => (block * LANES * cols * 4, LANES.min(rows - block * LANES) * cols * 4),
+            _ => (block * format.row_block_bytes(cols), format.row_block_bytes(cols)),
+        };
+        assert!(start + offset + bytes <= arena.len(), "blocks lie within the arena");
+        // SAFETY: within the arena (asserted); each block of each weight is one work item's alone, so no two slices overlap,
+        // and nobody reads the arena before packing ends.
+        unsafe { std::slice::from_raw_parts_mut(arena.as_mut_ptr().add(start + offset), bytes) }
+    }
+
+    pub(super) fn f32_slice(bytes: &[u8]) -> &[f32] {
+        // SAFETY: every bit pattern is a valid f32; align_to checks alignment.
+        let (head, numbers, tail) = unsafe { bytes.align_to::<f32>() };
+        assert!(head.is_empty() && tail.is_empty(), "packed weights are aligned and whole");
+        numbers
+    }
+
+    /// Reused row buffers of one packing thread.
+    #[derive(Default)]
+    pub(super) struct Rows {
+        values: Vec<f32>,
+        codes: Vec<u8>,
+        scales: Vec<f32>,
+        biases: Vec<f32>,
+    }
+
+    impl Rows {
+        pub(super) fn pack(
+            &mut self,
+            request: &WeightRequest<'_>,
+            block: usize,
+            out: &mut [u8],
+        ) -> Result<(), PackError> {
+            let rows = block * LANES..request.source.rows().min((block + 1) * LANES);
+            match request.format {
+                WeightFormat::F32 => self.pack_plain(request, rows, |lane, col, cols, value| {
+                    out[(lane * cols + col) * 4..][..4].copy_from_slice(&value.to_le_bytes());
+                }),
+                WeightFormat::Bf16 => self.pack_plain(request, rows, |lane, col, _, value| {
+                    let at = col / 2 * LINE + lane * 4 + col % 2 * 2;
+                    out[at..at + 2].copy_from_slice(&f32_to_bf16(value).to_le_bytes());
+                }),
+                WeightFormat::Affine4 { group, parameters } => self.pack_affine4(request, rows, group, parameters, out),
+                WeightFormat::Int8 { group } => self.pack_int8(request, rows, group, out),
+            }
+        }
+
+        fn pack_plain(
+            &mut self,
+            request: &WeightRequest<'_>,
+            rows: std::ops::Range<usize>,
+            mut store: impl FnMut(usize, usize, usize, f32),
+        ) -> Result<(), PackError> {
+            let cols = request.source.cols();
+            self.values.resize(cols, 0.0);
+            for (lane, row) in rows.enumerate() {
+                request.source.read_f32(row, &mut self.values);
+                let rounds = request.format == WeightFormat::Bf16 && !request.may_round;
+                for (col, value) in self.values.iter().copied().enumerate() {
+                    check_finite(request, row, col, value)?;
+                    if rounds && value.to_bits() & 0xffff != 0 {
+                        return Err(inexact(request, row, col, value));
+                    }
+                    store(lane, col, cols, value);
+                }
+            }
+            Ok(())
+        }
+
+        fn pack_affine4(
+            &mut self,
+            request: &WeightRequest<'_>,
+            rows: std::ops::Range<usize>,
+            group: usize,
+            parameters: ElementType,
+            out: &mut [u8],
+        ) -> Result<(), PackError> {
+            let (header, half) = (request.format.header_lines(), group / 2);
+            let block_bytes = request.format.block_lines() * LINE;
+            for (lane, row) in rows.enumerate() {
+                self.read_codes(request, row, group)?;
+                for (index, codes) in self.codes.chunks_exact(group).enumerate() {
+                    let block = &mut out[index * block_bytes..(index + 1) * block_bytes];
+                    let (scale, bias) = (self.scales[index], self.biases[index]);
+                    let at = lane * 4;
+                    if parameters == ElementType::F32 {
+                        block[at..at + 4].copy_from_slice(&scale.to_le_bytes());
+                        block[LINE + at..LINE + at + 4].copy_from_slice(&bias.to_le_bytes());
+                    } else {
+                        let narrow = |value: f32| {
+                            narrow(parameters, value).ok_or_else(|| inexact(request, row, index * group, value))
+                        };
+                        let word = u32::from(narrow(scale)?) << 16 | u32::from(narrow(bias)?);
+                        block[at..at + 4].copy_from_slice(&word.to_le_bytes());
+                    }
+                    let (low, high) = codes.split_at(half);
+                    for line in 0..half / 4 {
+                        let at = (header + line) * LINE + lane * 4;
+                        for b in 0..4 {
+                            block[at + b] = (low[line * 4 + b] & 15) | high[line * 4 + b] << 4;
+                        }
+                    }
+                }
+            }
+            Ok(())
+        }
+
+        fn pack_int8(
+            &mut self,
+            request: &WeightRequest<'_>,
+            rows: std::ops::Range<usize>,
+            group: usize,
+            out: &mut [u8],
+        ) -> Result<(), PackError> {
+            let block_bytes = request.format.block_lines() * LINE;
+            for (lane, row) in rows.enumerate() {
+                self.read_codes(request, row, group)?;
+                for (index, codes) in self.codes.chunks_exact(group).enumerate() {
+                    let block = &mut out[index * block_bytes..(index + 1) * block_bytes];
+                    block[lane * 4..lane * 4 + 4].copy_from_slice(&self.scales[index].to_le_bytes());
+                    for (line, four) in codes.chunks_exact(4).enumerate() {
+                        let at = (1 + line) * LINE + lane * 4;
+                        block[at..at + 4].copy_from_slice(four);
+                    }
+                }
+            }
+            Ok(())
+        }
+
+        fn read_codes(&mut self, request: &WeightRequest<'_>, row: usize, group: usize) -> Result<(), PackError> {
+            let cols = request.source.cols();
+            self.codes.resize(cols, 0);
+            self.scales.resize(cols / group, 0.0);
+            self.biases.resize(cols / group, 0.0);
+            request.source.read_codes(row, &mut self.codes, &mut self.scales, &mut self.biases);
+            for (index, value) in self.scales.iter().chain(&self.biases).copied().enumerate() {
+                check_finite(request, row, index % (cols / group) * group, value)?;
+            }
+            Ok(())
+        }
+    }
+
+    fn check_finite(request: &WeightRequest<'_>, row: usize, col: usize, value: f32) -> Result<(), PackError> {
+        if value.is_finite() {
+            return Ok(());
+        }
+        Err(PackError::NotFinite { tensor: request.name.clone(), row, col, value })
+    }
+
+    fn inexact(request: &WeightRequest<'_>, row: usize, col: usize, value: f32) -> PackError {
+        PackError::Inexact { tensor: request.name.clone(), row, col, value, format: request.format.to_string() }
+    }
+
+    /// The bits of `value` in a 16-bit type, if it holds it exactly.
+    fn narrow(element: ElementType, value: f32) -> Option<u16> {
+        let bits = match element {
+            ElementType::BF16 => f32_to_bf16(value),
+            _ => half::f16::from_f32(value).to_bits(),
+        };
+        (half_to_f32(element, bits).to_bits() == value.to_bits()).then_some(bits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Random, RandomWeight};
+
+    #[test]
+    fn every_format_reads_back_what_was_packed() {
+        let mut random = Random::new(7);
+        for (rows, cols) in [(1, 128), (5, 256), (16, 128), (33, 384)] {
+            for format in [
+                WeightFormat::F32,
+                WeightFormat::Bf16,
+                WeightFormat::Affine4 { group: 128, parameters: ElementType::BF16 },
+                WeightFormat::Affine4 { group: 64, parameters: ElementType::F16 },
+                WeightFormat::Affine4 { group: 32, parameters: ElementType::F32 },
+                WeightFormat::Int8 { group: 32 },
+                WeightFormat::Int8 { group: 16 },
+            ] {
+                let source = RandomWeight::new(&mut random, rows, cols, format);
+                let request = WeightRequest { name: "w".into(), format, source: &source, may_round: false };
+                let weights = Weights::pack(&[request], 2, &AtomicBool::new(false)).expect("packs");
+                let packed = weights.get("w").expect("present");
+                let mut row_values = vec![0.0; cols];
+                for row in 0..rows {
+                    source.read_f32(row, &mut row_values);
+                    for col in 0..cols {
+                        let (got, want) = (packed.value(row, col), row_values[col]);
+                        assert_eq!(got.to_bits(), want.to_bits(), "{format:?} ({row}, {col})");
+                    }
+                }
+            }
+        }
+    }
+
+    struct Bad(f32);
+    impl RowSource for Bad {
+        fn rows(&self) -> usize {
+            3
+        }
+        fn cols(&self) -> usize {
+            4
+        }
+        fn encoding(&self) -> Encoding {
+            Encoding::Dense(ElementType::F32)
+        }
+        fn read_f32(&self, row: usize, out: &mut [f32]) {
+            out.fill(1.0);
+            if row == 2 {
+                out[1] = self.0;
+            }
+        }
+        fn read_codes(&self, _: usize, _: &mut [u8], _: &mut [f32], _: &mut [f32]) {
+            unreachable!("dense")
+        }
+    }
+
+    #[test]
+    fn refuses_what_it_cannot_hold_naming_the_place() {
+        let pack = |value: f32, format: WeightFormat, may_round: bool| {
+            let source = Bad(value);
+            let request = WeightRequest { name: "w".into(), format, source: &source, may_round };
+            Weights::pack(&[request], 1, &AtomicBool::new(false)).map(|_| ())
+        };
+        assert!(matches!(pack(f32::NAN, WeightFormat::F32, true), Err(PackError::NotFinite { row: 2, col: 1, .. })));
+        assert!(matches!(pack(1.0 + 1e-4, WeightFormat::Bf16, false), Err(PackError::Inexact { row: 2, col: 1, .. })));
+        assert!(pack(1.0 + 1e-4, WeightFormat::Bf16, true).is_ok());
+        assert!(pack(1.5, WeightFormat::Bf16, false).is_ok());
+        assert!(matches!(pack(1.0, WeightFormat::Int8 { group: 4 }, false), Err(PackError::Encoding { .. })));
+        assert!(matches!(pack(1.0, WeightFormat::Int8 { group: 16 }, false), Err(PackError::Group { .. })));
+    }
+}

@@ -1,0 +1,32 @@
+//! Every kernel of every operator against the operator's reference, on every case, with random operands.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use ops::Registry;
+use ops::testing::{Outcome, check};
+
+#[test]
+fn every_kernel_agrees_with_its_reference_on_every_case() {
+    let registry = Registry::standard();
+    let mut failures = Vec::new();
+    for operator in registry.operators() {
+        for kernel in registry.kernels(*operator) {
+            let (mut passed, mut worst) = (0, 0.0f64);
+            for (index, case) in operator.cases().iter().enumerate() {
+                for round in 0..3 {
+                    match check(*operator, kernel, case, index as u64 * 1000 + round) {
+                        Ok(Outcome::Passed { nmse }) => (passed, worst) = (passed + 1, worst.max(nmse)),
+                        Ok(Outcome::Unsupported(_)) => {}
+                        Ok(Outcome::Skipped(missing)) => {
+                            println!("skipped: {} {} needs {missing}", operator.name(), kernel.label());
+                            break;
+                        }
+                        Err(problem) => failures.push(problem),
+                    }
+                }
+            }
+            println!("{:<18} {:<28} {passed:>4} checks, worst NMSE {worst:.1e}", operator.name(), kernel.label());
+        }
+    }
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
