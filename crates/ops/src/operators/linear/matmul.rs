@@ -1,5 +1,6 @@
 //! `matmul`: packed weights, any number of rows. A panel of W is dequantized once into private scratch and serves every
-//! row. Here: the portable body, shared with `dense`, and the list of versions; the AVX-512 BF16 version is in `tiles.rs`.
+//! row. Here: the portable body, shared with `dense`, and the list of versions; the AVX-512
+//! versions are in `tiles.rs` (BF16) and `streams.rs` (VNNI).
 
 #![allow(unsafe_code, reason = "scratch as rows of lanes; calls of the body compiled for other instruction sets")]
 
@@ -29,6 +30,8 @@ pub(super) static AVX512F: Kernel = kernel! {
     nmse: 6e-6, because: REASON, run: run_avx512f,
 };
 
+#[cfg(target_arch = "x86_64")]
+pub(super) use super::streams::MATMUL_AVX512_VNNI as AVX512_VNNI;
 #[cfg(target_arch = "x86_64")]
 pub(super) use super::tiles::MATMUL_AVX512_BF16 as AVX512_BF16;
 

@@ -29,7 +29,7 @@ pub(super) static AVX512F: Kernel = kernel! {
 };
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use super::streams::AVX512_VNNI;
+pub(super) use super::streams::MATVEC_AVX512_VNNI as AVX512_VNNI;
 
 compiled_for_vectors!(body);
 

@@ -106,6 +106,8 @@ pub static CPU: &[&Kernel] = &[
     &matmul::AVX512F,
     #[cfg(target_arch = "x86_64")]
     &matmul::AVX512_BF16,
+    #[cfg(target_arch = "x86_64")]
+    &matmul::AVX512_VNNI,
     &matvec::PORTABLE,
     #[cfg(target_arch = "x86_64")]
     &matvec::AVX2,

@@ -29,6 +29,10 @@ pub(super) struct Planes {
     pub(super) factors: *const Factors,
 }
 
+impl Planes {
+    pub(super) const NONE: Planes = Planes { words: std::ptr::null(), factors: std::ptr::null() };
+}
+
 /// Bytes of scratch that the planes of `(rows, cols)` take.
 pub(super) const fn scratch_bytes(rows: usize, cols: usize, group: usize) -> usize {
     rows * cols * 2 + rows * (cols / group) * size_of::<Factors>()
@@ -38,7 +42,7 @@ pub(super) const fn scratch_bytes(rows: usize, cols: usize, group: usize) -> usi
 ///
 /// # Safety
 /// - `x` is `(rows, cols)` bfloat16, `group` divides `cols`, and by 32 (Affine4) or 16 (Int8).
-/// - `scratch` has [`scratch_bytes`] bytes, 64-byte aligned, that nothing else uses.
+/// - Nothing else uses `scratch`, which is 8-byte aligned.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 pub(super) unsafe fn split<const FORMAT: u8>(
     x: *const u16,
@@ -57,7 +61,7 @@ pub(super) unsafe fn split<const FORMAT: u8>(
                 let x = x.add(row * cols + index * group);
                 let words = words.add(index * group / 2 * rows);
                 let made = split_group::<FORMAT>(x, group, row, rows, words);
-                factors.add(index * rows + row).write_unaligned(made);
+                factors.add(index * rows + row).write(made);
             }
         }
     }

@@ -32,7 +32,7 @@ const TILE: usize = 12;
 /// Rows of x that are packed at a time; bounds the scratch, and W is dequantized once for as many rows.
 const CHUNK: usize = 252;
 /// Bytes that weights are prefetched ahead.
-const AHEAD: usize = 1024;
+const AHEAD: usize = 512;
 
 /// Words of a packed row: pairs of columns, the last one padded with a zero.
 const fn pairs(cols: usize) -> usize {
