@@ -15,4 +15,5 @@ macro_rules! ops {
 
 ops! {
     add::ADD,
+    linear::LINEAR,
 }
