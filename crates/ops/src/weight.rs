@@ -278,7 +278,7 @@ fn check_encoding(request: &WeightRequest<'_>) -> Result<(), PackError> {
     Err(PackError::Encoding { tensor: request.name.clone(), encoding, format: request.format.to_string() })
 }
 
-impl Packed<'_> {
+impl<'a> Packed<'a> {
     /// The value at (row, col), decoded plainly: what every kernel's reading of the layout is tested against.
     pub fn value(&self, row: usize, col: usize) -> f32 {
         assert!(row < self.rows && col < self.cols, "({row}, {col}) of ({}, {})", self.rows, self.cols);
@@ -320,7 +320,7 @@ impl Packed<'_> {
     }
 
     /// The whole weight as f32 numbers; for F32 vectors and tables.
-    pub fn as_f32(&self) -> &[f32] {
+    pub fn as_f32(&self) -> &'a [f32] {
         assert_eq!(self.format, WeightFormat::F32, "only plain f32 weights are slices of f32");
         packing::f32_slice(self.bytes)
     }
