@@ -137,7 +137,7 @@ impl Engine {
     ///
     /// # Errors
     /// As for [`Engine::forward`].
-    pub fn prepare<'a>(&'a mut self, cache: &'a mut Cache, tokens: &[u32], keep: Keep) -> Result<Prepared<'a>> {
+    pub fn prepare<'e, 'c>(&'e mut self, cache: &'c mut Cache, tokens: &[u32], keep: Keep) -> Result<Prepared<'e, 'c>> {
         let kept = kept_rows(keep, tokens.len())?;
         self.check_tokens(cache, tokens)?;
         cache.begin(tokens)?;
@@ -252,13 +252,13 @@ fn context_for(rows: usize, end: usize, capacity: usize) -> usize {
 }
 
 /// A step that is ready to run. See [`Engine::prepare`].
-pub struct Prepared<'a> {
-    engine: &'a mut Engine,
-    cache: &'a mut Cache,
+pub struct Prepared<'e, 'c> {
+    engine: &'e mut Engine,
+    cache: &'c mut Cache,
     offset: usize,
 }
 
-impl<'a> Prepared<'a> {
+impl<'e> Prepared<'e, '_> {
     /// Runs the whole step once (or what the observer wants of it).
     pub fn run<O: Observer>(&mut self, observer: &O) {
         let Engine { programs, workers, step_tokens, .. } = &mut *self.engine;
@@ -279,7 +279,7 @@ impl<'a> Prepared<'a> {
     }
 
     /// Makes the step's tokens part of the cache and hands out its logits.
-    pub fn commit(self) -> Logits<'a> {
+    pub fn commit(self) -> Logits<'e> {
         self.cache.commit();
         Logits { matrix: self.engine.programs.last().expect("prepare bound it").1.output() }
     }

@@ -40,7 +40,7 @@ fn every_rung_is_as_close_to_reference_as_bfloat16_transformers() {
         let quantized = scratch.path().join(name);
         let group = 64;
         if dense_file {
-            weights::quantize_checkpoint(&files, &quantized, group, None).unwrap();
+            weights::quantize_checkpoint(&files, &quantized, group, &weights::OpenOptions::default()).unwrap();
         }
         let mut references = vec![engine(&files, "reference")];
         if dense_file {

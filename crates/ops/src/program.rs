@@ -133,6 +133,7 @@ impl Program {
                 })
                 .collect(),
             attributes: call.attributes,
+            cache_dtype: self.cache_dtype,
             sequences: sequences.to_vec(),
         }
     }

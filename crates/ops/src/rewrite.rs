@@ -30,7 +30,7 @@ pub const RMS_NORM: Rewrite = Rewrite {
     fuse: |program, at| {
         let [scale, multiply] = chain(program, at, ["rms_scale", "mul_weight"])?;
         let mut call = scale.clone();
-        call.operator = &operators::ADD;
+        call.operator = &operators::RMS_NORM;
         call.weights = multiply.weights.clone();
         call.outputs = multiply.outputs.clone();
         Some((call, 2))
@@ -43,7 +43,7 @@ pub const ROPE: Rewrite = Rewrite {
     fuse: |program, at| {
         let [rotate, combine] = chain(program, at, ["rotate_half", "rope_combine"])?;
         let mut call = combine.clone();
-        call.operator = &operators::ADD;
+        call.operator = &operators::ROPE;
         call.inputs = vec![rotate.inputs[0], combine.inputs[2]];
         Some((call, 2))
     },
@@ -55,7 +55,7 @@ pub const SWIGLU: Rewrite = Rewrite {
     fuse: |program, at| {
         let [silu, multiply] = chain(program, at, ["silu", "mul"])?;
         let mut call = multiply.clone();
-        call.operator = &operators::ADD;
+        call.operator = &operators::SWIGLU;
         call.inputs = vec![silu.inputs[0], multiply.inputs[1]];
         Some((call, 2))
     },
@@ -75,7 +75,7 @@ pub const TILED_ATTENTION: Rewrite = Rewrite {
             return None;
         }
         let mut call = scores.clone();
-        call.operator = &operators::ADD;
+        call.operator = &operators::ATTENTION;
         call.inputs.extend(mix.inputs.iter().skip(1));
         call.outputs = mix.outputs.clone();
         Some((call, 3))
