@@ -60,6 +60,17 @@ pub struct KvView<'a> {
     lifetime: PhantomData<&'a u8>,
 }
 
+/// A cache that may be written: element (head, position, d) for every position of its capacity.
+#[derive(Clone, Copy, Debug)]
+pub struct KvViewMut<'a> {
+    start: *mut u8,
+    pub capacity: usize,
+    pub heads: usize,
+    pub head_dim: usize,
+    pub dtype: DType,
+    lifetime: PhantomData<&'a u8>,
+}
+
 impl<'a> Invocation<'a> {
     pub fn attributes(&self) -> &'a Attributes {
         &self.call.attributes
@@ -107,6 +118,31 @@ impl<'a> Invocation<'a> {
     /// This call's cache of one sequence.
     pub fn cache(&self, sequence: &Sequence<'a>) -> &'a LayerCache {
         &sequence.caches[self.call.layer.expect("cache operators belong to a layer")]
+    }
+
+    /// The keys (`value == false`) or values (`true`) of one sequence's cache, for operators that fill it.
+    pub fn cache_mut(&self, sequence: &Sequence<'a>, value: bool) -> KvViewMut<'a> {
+        let Attributes { kv_heads: heads, head_dim, .. } = *self.attributes();
+        let cache = self.cache(sequence);
+        let (start, lifetime) = (if value { cache.values } else { cache.keys }, PhantomData);
+        KvViewMut { start, capacity: cache.capacity, heads, head_dim, dtype: self.call.cache_dtype, lifetime }
+    }
+
+    /// What the storage held that this step's replaces, if any: positions `0..offset`.
+    pub fn previous(&self, sequence: &Sequence<'a>, value: bool) -> Option<KvView<'a>> {
+        let Attributes { kv_heads: heads, head_dim, .. } = *self.attributes();
+        let previous = self.cache(sequence).previous?;
+        assert!(sequence.offset <= previous.capacity, "the storage held what was cached");
+        Some(KvView {
+            start: if value { previous.values } else { previous.keys },
+            head_stride: previous.capacity * head_dim,
+            position_stride: head_dim,
+            heads,
+            positions: sequence.offset,
+            head_dim,
+            dtype: self.call.cache_dtype,
+            lifetime: PhantomData,
+        })
     }
 
     /// The keys (`value == false`) or values (`true`) that the rows of `sequence` attend to.
@@ -250,9 +286,50 @@ impl<'a> KvView<'a> {
         unsafe { std::slice::from_raw_parts(self.start.cast::<u16>().add(index), self.head_dim) }
     }
 
+    /// The bf16 values of `count` positions from (head, position) on, where positions follow each other without gaps.
+    pub fn bf16_run(&self, head: usize, position: usize, count: usize) -> &'a [u16] {
+        assert!(
+            head < self.heads && position + count <= self.positions,
+            "({head}, {position}..+{count}) inside the view"
+        );
+        assert!(self.dtype == DType::BF16 && self.position_stride == self.head_dim, "gapless bfloat16");
+        let index = head * self.head_stride + position * self.position_stride;
+        // SAFETY: inside the view (asserted); written before this call began (barriers).
+        unsafe { std::slice::from_raw_parts(self.start.cast::<u16>().add(index), count * self.head_dim) }
+    }
+
     /// The address of (head, position 0), for kernels that stride themselves.
     pub fn head_ptr(&self, head: usize) -> *const u8 {
         assert!(head < self.heads, "head {head} of {}", self.heads);
         self.start.wrapping_add(head * self.head_stride * self.dtype.bytes())
+    }
+}
+
+impl<'a> KvViewMut<'a> {
+    /// Stores `value` at (head, position, d), rounded to the cache's type.
+    pub fn set(&self, head: usize, position: usize, d: usize, value: f32) {
+        assert!(head < self.heads && position < self.capacity && d < self.head_dim, "inside the cache");
+        let index = (head * self.capacity + position) * self.head_dim;
+        match self.dtype {
+            // SAFETY: inside the storage (asserted); this worker alone writes the element (the kernel's share).
+            DType::F32 => unsafe { *self.start.cast::<f32>().add(index + d) = value },
+            // SAFETY: as above.
+            DType::BF16 => unsafe { *self.start.cast::<u16>().add(index + d) = f32_to_bf16(value) },
+        }
+    }
+
+    /// The `count * head_dim` bf16 values from (head, position) on, writable.
+    ///
+    /// # Safety
+    /// - No other worker, and no other slice, touches them while this one lives.
+    pub unsafe fn bf16_mut(&self, head: usize, position: usize, count: usize) -> &'a mut [u16] {
+        assert!(
+            head < self.heads && position + count <= self.capacity,
+            "({head}, {position}..+{count}) inside the cache"
+        );
+        assert!(self.dtype == DType::BF16, "a bfloat16 cache");
+        let (index, length) = ((head * self.capacity + position) * self.head_dim, count * self.head_dim);
+        // SAFETY: inside the storage (asserted); exclusivity is the caller's contract.
+        unsafe { std::slice::from_raw_parts_mut(self.start.cast::<u16>().add(index), length) }
     }
 }

@@ -32,7 +32,7 @@ pub use bits::{bf16_to_f32, f32_to_bf16};
 pub use checkpoint::{CachePolicy, Checkpoint, Choice, MechanismControls, Resolved, RowRange, WeightPolicy};
 pub use dtype::DType;
 pub use features::{Feature, Features};
-pub use invocation::{Invocation, KvView, Matrix, MatrixMut};
+pub use invocation::{Invocation, KvView, KvViewMut, Matrix, MatrixMut};
 pub use operator::{CacheUse, CallShape, Cost, Group, Kernel, KernelFn, Operator, Tolerance, ViewShape, WeightShape};
 pub use plan::MemoryPlan;
 pub use program::{Attributes, BufferId, BufferSpec, Call, Keys, Program, ProgramBuilder, View, WeightId, WeightSpec};

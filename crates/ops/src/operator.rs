@@ -73,6 +73,8 @@ pub struct CallShape {
     pub outputs: Vec<ViewShape>,
     pub weights: Vec<WeightShape>,
     pub attributes: Attributes,
+    /// Element type of the program's keys and values; operators that touch the cache depend on it.
+    pub cache_dtype: DType,
     /// Empty while only static shapes are checked.
     pub sequences: Vec<SequenceShape>,
 }

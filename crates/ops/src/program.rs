@@ -133,6 +133,7 @@ impl Program {
                 })
                 .collect(),
             attributes: call.attributes,
+            cache_dtype: self.cache_dtype,
             sequences: sequences.to_vec(),
         }
     }
@@ -171,6 +172,11 @@ impl ProgramBuilder {
         let id = BufferId(self.program.buffers.len() as u32);
         self.program.buffers.push(BufferSpec { name, rows, width, dtype });
         View { buffer: id, first_row: 0, rows }
+    }
+
+    /// Width of the buffer that a view is of.
+    pub fn width(&self, view: View) -> usize {
+        self.program.buffer(view.buffer).width
     }
 
     /// The weight of this name, declared once however often it is asked for.

@@ -30,7 +30,7 @@ pub const RMS_NORM: Rewrite = Rewrite {
     fuse: |program, at| {
         let [scale, multiply] = chain(program, at, ["rms_scale", "mul_weight"])?;
         let mut call = scale.clone();
-        call.operator = &operators::ADD;
+        call.operator = &operators::RMS_NORM;
         call.weights = multiply.weights.clone();
         call.outputs = multiply.outputs.clone();
         Some((call, 2))
@@ -43,7 +43,7 @@ pub const ROPE: Rewrite = Rewrite {
     fuse: |program, at| {
         let [rotate, combine] = chain(program, at, ["rotate_half", "rope_combine"])?;
         let mut call = combine.clone();
-        call.operator = &operators::ADD;
+        call.operator = &operators::ROPE;
         call.inputs = vec![rotate.inputs[0], combine.inputs[2]];
         Some((call, 2))
     },
@@ -55,7 +55,7 @@ pub const SWIGLU: Rewrite = Rewrite {
     fuse: |program, at| {
         let [silu, multiply] = chain(program, at, ["silu", "mul"])?;
         let mut call = multiply.clone();
-        call.operator = &operators::ADD;
+        call.operator = &operators::SWIGLU;
         call.inputs = vec![silu.inputs[0], multiply.inputs[1]];
         Some((call, 2))
     },
@@ -75,29 +75,27 @@ pub const TILED_ATTENTION: Rewrite = Rewrite {
             return None;
         }
         let mut call = scores.clone();
-        call.operator = &operators::ADD;
+        call.operator = &operators::ATTENTION;
         call.inputs.extend(mix.inputs.iter().skip(1));
         call.outputs = mix.outputs.clone();
         Some((call, 3))
     },
 };
 
-/// The `N` calls from `at` on, if they are these operators and each one's output is read by the next and by nothing else.
+/// The `N` calls from `at` on, if they are these operators, each one's output is read by the next, and nothing outside the
+/// chain reads what passes between them.
 fn chain<'a, const N: usize>(program: &'a Program, at: usize, names: [&str; N]) -> Option<[&'a Call; N]> {
     let calls: [&Call; N] = program.calls.get(at..at + N)?.iter().collect::<Vec<_>>().try_into().ok()?;
-    for (index, call) in calls.iter().enumerate() {
-        if call.operator.name() != names[index] {
+    if calls.iter().zip(names).any(|(call, name)| call.operator.name() != name) {
+        return None;
+    }
+    for pair in calls.windows(2) {
+        let intermediate = pair[0].outputs[0].buffer;
+        let reads = |call: &Call| call.inputs.iter().filter(|view| view.buffer == intermediate).count();
+        let inside: usize = calls.iter().map(|call| reads(call)).sum();
+        let everywhere: usize = program.calls.iter().map(reads).sum();
+        if reads(pair[1]) == 0 || everywhere != inside || program.output.buffer == intermediate {
             return None;
-        }
-        if let Some(next) = calls.get(index + 1) {
-            let intermediate = call.outputs[0].buffer;
-            let readers =
-                program.calls.iter().flat_map(|c| &c.inputs).filter(|view| view.buffer == intermediate).count();
-            let read_by_next = next.inputs.iter().filter(|view| view.buffer == intermediate).count();
-            let in_place = call.inputs.iter().any(|view| view.buffer == intermediate);
-            if read_by_next == 0 || readers != read_by_next + usize::from(in_place) {
-                return None;
-            }
         }
     }
     Some(calls)

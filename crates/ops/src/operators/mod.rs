@@ -2,6 +2,9 @@
 
 use crate::operator::Operator;
 
+mod isa;
+mod maths;
+mod sequences;
 mod shapes;
 
 /// Declares each operator's module, re-exports its static, and lists it.
@@ -14,6 +17,23 @@ macro_rules! ops {
 }
 
 ops! {
+    embed::EMBED,
+    rope_table::ROPE_TABLE,
+    rms_scale::RMS_SCALE,
+    mul_weight::MUL_WEIGHT,
+    rms_norm::RMS_NORM,
+    rotate_half::ROTATE_HALF,
+    rope_combine::ROPE_COMBINE,
+    rope::ROPE,
+    cache_grow::CACHE_GROW,
+    cache_append::CACHE_APPEND,
+    attention_scores::ATTENTION_SCORES,
+    softmax::SOFTMAX,
+    attention_mix::ATTENTION_MIX,
+    attention::ATTENTION,
     add::ADD,
     linear::LINEAR,
+    mul::MUL,
+    silu::SILU,
+    swiglu::SWIGLU,
 }

@@ -1,9 +1,10 @@
 //! Checks and loops that several operators share.
 
-#![allow(unsafe_code, reason = "exclusive row slices of outputs")]
+#![allow(unsafe_code, reason = "exclusive slices of outputs")]
 
 use crate::operator::{CallShape, Cost};
-use crate::{DType, Invocation};
+use crate::{DType, Invocation, Matrix, MatrixMut};
+use std::ops::Range;
 
 /// The call has exactly so many operands.
 pub(crate) fn expect(shape: &CallShape, inputs: usize, weights: usize, outputs: usize) -> Result<(), String> {
@@ -11,7 +12,10 @@ pub(crate) fn expect(shape: &CallShape, inputs: usize, weights: usize, outputs: 
     if found == (inputs, weights, outputs) {
         return Ok(());
     }
-    Err(format!("expected {inputs} inputs, {weights} weights and {outputs} outputs, found {found:?}"))
+    let (i, w, o) = found;
+    Err(format!(
+        "expected {inputs} inputs, {weights} weights and {outputs} outputs, found {i} inputs, {w} weights and {o} outputs"
+    ))
 }
 
 /// These inputs have output 0's rows and width.
@@ -24,6 +28,43 @@ pub(crate) fn same_shape(shape: &CallShape, inputs: &[usize]) -> Result<(), Stri
         }
     }
     Ok(())
+}
+
+/// Rows of output 0 divide into segments of `head_dim`.
+pub(crate) fn segmented(shape: &CallShape) -> Result<(), String> {
+    let (width, dim) = (shape.outputs[0].width, shape.attributes.head_dim);
+    if dim == 0 || !width.is_multiple_of(dim) {
+        return Err(format!("width {width} does not divide into segments of {dim}"));
+    }
+    Ok(())
+}
+
+/// Weight 0 is an f32 vector of `head_dim` elements.
+pub(crate) fn vector_weight(shape: &CallShape) -> Result<(), String> {
+    let weight = &shape.weights[0];
+    let dim = shape.attributes.head_dim;
+    if (weight.rows, weight.cols) == (1, dim) && weight.format == crate::WeightFormat::F32 {
+        return Ok(());
+    }
+    Err(format!("the weight is {} ({}, {}), expected f32 (1, {dim})", weight.format, weight.rows, weight.cols))
+}
+
+/// Segments of an even size (rotary pairs), and input `table` is the f32 cosine and sine table `(rows, head_dim)`.
+pub(crate) fn rotary(shape: &CallShape, table: Option<usize>) -> Result<(), String> {
+    segmented(shape)?;
+    let dim = shape.attributes.head_dim;
+    if !dim.is_multiple_of(2) {
+        return Err(format!("head size {dim} is odd: rotary position works on pairs"));
+    }
+    let Some(index) = table else { return Ok(()) };
+    let (table, rows) = (&shape.inputs[index], shape.outputs[0].rows);
+    if (table.rows, table.width, table.dtype) == (rows, dim, DType::F32) {
+        return Ok(());
+    }
+    Err(format!(
+        "the table (input {index}) is {:?} ({}, {}), expected F32 ({rows}, {dim})",
+        table.dtype, table.rows, table.width
+    ))
 }
 
 /// Each input and weight read once, each output written once, so many flops per element of output 0.
@@ -42,16 +83,77 @@ pub(crate) fn all_bf16(shape: &CallShape) -> Result<(), String> {
     if bf16 { Ok(()) } else { Err("needs bfloat16 buffers".to_owned()) }
 }
 
-/// Calls `body(a, b, y)` with this worker's parts of the rows of inputs 0 and 1 and output 0, all bfloat16. A single row is
-/// shared by columns.
-pub(crate) fn each_row_bf16(i: &Invocation<'_>, body: impl Fn(&[u16], &[u16], &mut [u16])) {
+/// Input 0 and output 0 are bfloat16 (a kernel's `supports`, where other operands are f32 in any case).
+pub(crate) fn data_bf16(shape: &CallShape) -> Result<(), String> {
+    let bf16 = shape.inputs[0].dtype == DType::BF16 && shape.outputs[0].dtype == DType::BF16;
+    if bf16 { Ok(()) } else { Err("needs bfloat16 input and output".to_owned()) }
+}
+
+/// Tolerance of kernels that compute in f32 and round their output to bfloat16.
+pub(crate) const ONE_ROUNDING: f64 = 1.6e-5;
+pub(crate) const ONE_ROUNDING_REASON: &str =
+    "one bfloat16 rounding, which is at most 2^-8 of each element (and 1e-6 to 5e-6 in the mean)";
+
+/// Elements of a cache line of bfloat16: parts of this size never share a line between workers.
+const LINE: usize = 32;
+
+/// This worker's part of `count` elements, in whole lines.
+#[inline(always)]
+pub(crate) fn elements(i: &Invocation<'_>, count: usize) -> Range<usize> {
+    let lines = i.share(count.div_ceil(LINE));
+    lines.start * LINE..(lines.end * LINE).min(count)
+}
+
+/// A part of a bfloat16 operand seen as one row (rows follow each other without gaps).
+#[inline(always)]
+pub(crate) fn flat<'a>(matrix: &Matrix<'a>, part: Range<usize>) -> &'a [u16] {
+    assert!(matrix.dtype == DType::BF16 && part.start <= part.end && part.end <= matrix.rows * matrix.width);
+    // SAFETY: inside the operand (asserted); no worker writes it while this call reads it (barriers).
+    unsafe { std::slice::from_raw_parts(matrix.as_ptr().cast::<u16>().add(part.start), part.len()) }
+}
+
+/// A part of a bfloat16 output seen as one row, writable.
+///
+/// # Safety
+/// - No other worker, and no other slice, touches the part while this one lives.
+#[inline(always)]
+pub(crate) unsafe fn flat_mut<'a>(matrix: &MatrixMut<'a>, part: Range<usize>) -> &'a mut [u16] {
+    assert!(matrix.dtype == DType::BF16 && part.start <= part.end && part.end <= matrix.rows * matrix.width);
+    // SAFETY: inside the operand (asserted); exclusivity is the caller's contract.
+    unsafe { std::slice::from_raw_parts_mut(matrix.as_mut_ptr().cast::<u16>().add(part.start), part.len()) }
+}
+
+/// Calls `body(a, b, y)` with this worker's part of the elements of inputs 0 and 1 and output 0, all bfloat16.
+#[inline(always)]
+pub(crate) fn two_to_one(i: &Invocation<'_>, body: impl Fn(&[u16], &[u16], &mut [u16])) {
     let (a, b, y) = (i.input(0), i.input(1), i.output(0));
-    let cols = if y.rows == 1 { i.share(y.width) } else { 0..y.width };
-    let rows = if y.rows == 1 { 0..1 } else { i.share(y.rows) };
-    for row in rows {
-        // SAFETY: rows (or columns of the one row) are shared out, so no other worker has this part; operators that use this
-        // do not work in place, so the inputs do not overlap it.
-        let y = unsafe { std::slice::from_raw_parts_mut(y.bf16_mut(row).as_mut_ptr().add(cols.start), cols.len()) };
-        body(&a.bf16(row)[cols.clone()], &b.bf16(row)[cols.clone()], y);
+    let part = elements(i, y.rows * y.width);
+    // SAFETY: elements are shared out, so no other worker has this part; operators that use this do not work in place, so
+    // the inputs do not overlap it.
+    let out = unsafe { flat_mut(&y, part.clone()) };
+    body(flat(&a, part.clone()), flat(&b, part), out);
+}
+
+/// Calls `body(x, y)` with this worker's part of the elements of input 0 and output 0, both bfloat16.
+#[inline(always)]
+pub(crate) fn one_to_one(i: &Invocation<'_>, body: impl Fn(&[u16], &mut [u16])) {
+    let (x, y) = (i.input(0), i.output(0));
+    let part = elements(i, y.rows * y.width);
+    // SAFETY: as in `two_to_one`.
+    let out = unsafe { flat_mut(&y, part.clone()) };
+    body(flat(&x, part), out);
+}
+
+/// Calls `body(row, x, y)` with each of this worker's segments of `head_dim` elements of input 0 and output 0, both bfloat16.
+#[inline(always)]
+pub(crate) fn each_segment(i: &Invocation<'_>, mut body: impl FnMut(usize, &[u16], &mut [u16])) {
+    let (x, y) = (i.input(0), i.output(0));
+    let dim = i.attributes().head_dim;
+    let per_row = y.width / dim;
+    for segment in i.share(y.rows * per_row) {
+        let part = segment * dim..(segment + 1) * dim;
+        // SAFETY: segments are shared out, so no other worker has this one; the input does not overlap the output.
+        let out = unsafe { flat_mut(&y, part.clone()) };
+        body(segment / per_row, flat(&x, part), out);
     }
 }

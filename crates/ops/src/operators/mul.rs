@@ -1,0 +1,94 @@
+//! Element-wise product: `y[t, i] = a[t, i] * b[t, i]`. The second half of the readable gated activation.
+//!
+//! Ladder: reference → rows; fused with `silu` into `swiglu` from that rung on.
+
+use crate::bits::{bf16_to_f32, f32_to_bf16};
+use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
+use crate::testing::{Case, bf16, out};
+use crate::{DType, Invocation, kernel};
+
+use super::isa::{AVX512, for_avx512};
+use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, elementwise_cost, expect, same_shape, two_to_one};
+
+/// Inputs a, b `(rows, width)`; output y `(rows, width)`.
+pub struct Mul;
+pub static MUL: Mul = Mul;
+
+impl Operator for Mul {
+    fn name(&self) -> &'static str {
+        "mul"
+    }
+
+    fn group(&self) -> Group {
+        Group::Pointwise
+    }
+
+    fn check(&self, shape: &CallShape) -> Result<(), String> {
+        expect(shape, 2, 0, 1)?;
+        same_shape(shape, &[0, 1])
+    }
+
+    /// One flop per element.
+    fn cost(&self, shape: &CallShape) -> Cost {
+        elementwise_cost(shape, 1)
+    }
+
+    fn kernels(&self) -> &'static [&'static Kernel] {
+        CPU
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let case = |rows, width| {
+            Case::new(
+                format!("{rows}x{width}"),
+                vec![bf16(rows, width), bf16(rows, width)],
+                vec![out(rows, width, DType::BF16)],
+            )
+        };
+        vec![case(50, 1), case(1, 1024), case(3, 33), case(17, 576)]
+    }
+}
+
+fn reference(i: &Invocation<'_>) {
+    let (a, b, y) = (i.input(0), i.input(1), i.output(0));
+    for row in i.share(y.rows) {
+        for col in 0..y.width {
+            let (a, b) = (f64::from(a.get(row, col)), f64::from(b.get(row, col)));
+            y.set(row, col, (a * b) as f32);
+        }
+    }
+}
+
+#[inline(always)]
+fn part(a: &[u16], b: &[u16], y: &mut [u16]) {
+    for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
+        let (a, b) = (bf16_to_f32(*a), bf16_to_f32(*b));
+        *y = f32_to_bf16(a * b);
+    }
+}
+
+#[inline(always)]
+fn rows(i: &Invocation<'_>) {
+    two_to_one(i, part);
+}
+
+for_avx512!(rows_avx512, rows);
+
+pub static REFERENCE: Kernel = kernel! {
+    operator: "mul", name: "reference", isa: "portable", features: &[],
+    nmse: 0.0, because: "the reference", run: reference,
+};
+
+/// Elements shared among the workers in whole cache lines, vectorised by the compiler.
+pub static PORTABLE: Kernel = kernel! {
+    operator: "mul", name: "rows", isa: "portable", features: &[], supports: all_bf16,
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: rows,
+};
+
+pub static VECTOR: Kernel = kernel! {
+    operator: "mul", name: "rows", isa: "avx512", features: AVX512, supports: all_bf16,
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: rows_avx512,
+};
+
+/// The list.
+pub static CPU: &[&Kernel] = &[&REFERENCE, &PORTABLE, &VECTOR];

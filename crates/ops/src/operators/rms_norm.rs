@@ -1,0 +1,180 @@
+//! RMS normalisation: `y = x / sqrt(mean(x²) + epsilon) * w` per segment, in f32, rounded once.
+//!
+//! Ladder: reference → two-pass (reads a segment twice, any length) → register-cached (reads it once: up to 4,096 elements
+//! stay, widened, in registers or the first-level cache between the two passes of arithmetic).
+
+use crate::checkpoint::{REGISTER_CACHED, TWO_PASS};
+use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
+use crate::program::Attributes;
+use crate::testing::{Case, CaseBuffer, CaseWeight, bf16, out};
+use crate::{DType, Invocation, WeightFormat, bf16_to_f32, f32_to_bf16, kernel};
+
+use super::isa::{AVX512, for_avx512};
+use super::maths::multiply_add;
+use super::rms_scale::{inverse_rms, norm_cases};
+use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, each_segment, elementwise_cost, expect, same_shape, segmented, vector_weight};
+
+/// Input x `(rows, segments * head_dim)`; weight w f32 `(1, head_dim)`; output y as x. Attributes: `epsilon`, `head_dim`.
+pub struct RmsNorm;
+pub static RMS_NORM: RmsNorm = RmsNorm;
+
+impl Operator for RmsNorm {
+    fn name(&self) -> &'static str {
+        "rms_norm"
+    }
+
+    fn group(&self) -> Group {
+        Group::Pointwise
+    }
+
+    fn check(&self, shape: &CallShape) -> Result<(), String> {
+        expect(shape, 1, 1, 1)?;
+        same_shape(shape, &[0])?;
+        segmented(shape)?;
+        vector_weight(shape)
+    }
+
+    /// Four flops per element (square, sum, two products) and three per segment (mean, epsilon, inverse root).
+    fn cost(&self, shape: &CallShape) -> Cost {
+        let segments = shape.outputs[0].rows * shape.outputs[0].width / shape.attributes.head_dim;
+        let mut cost = elementwise_cost(shape, 4);
+        cost.flops += 3 * segments as u64;
+        cost
+    }
+
+    fn kernels(&self) -> &'static [&'static Kernel] {
+        CPU
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let case = |(rows, segments, dim, fill)| {
+            let width = segments * dim;
+            let input = CaseBuffer { fill, ..bf16(rows, width) };
+            let label = format!("{rows}x{segments}x{dim} {fill:?}");
+            let mut case = Case::new(label, vec![input], vec![out(rows, width, DType::BF16)]);
+            case.attributes = Attributes { head_dim: dim, epsilon: 1e-6, ..Attributes::default() };
+            case.weights = vec![CaseWeight { rows: 1, cols: dim, format: WeightFormat::F32 }];
+            case
+        };
+        norm_cases().into_iter().map(case).collect()
+    }
+}
+
+fn reference(i: &Invocation<'_>) {
+    let (x, w, y) = (i.input(0), i.weight(0), i.output(0));
+    let (dim, epsilon) = (i.attributes().head_dim, f64::from(i.attributes().epsilon));
+    let segments = y.width / dim;
+    for segment in i.share(y.rows * segments) {
+        let (row, first) = (segment / segments, segment % segments * dim);
+        let square: f64 = (first..first + dim).map(|col| f64::from(x.get(row, col)).powi(2)).sum();
+        let scale = 1.0 / (square / dim as f64 + epsilon).sqrt();
+        for col in 0..dim {
+            let normalised = f64::from(x.get(row, first + col)) * scale;
+            y.set(row, first + col, (normalised * f64::from(w.as_f32()[col])) as f32);
+        }
+    }
+}
+
+/// Longest segment that stays in the first-level cache as f32.
+const CACHED: usize = 4096;
+
+fn short_enough(shape: &CallShape) -> Result<(), String> {
+    let dim = shape.attributes.head_dim;
+    if dim > CACHED {
+        return Err(format!("keeps segments of up to {CACHED} elements, this one has {dim}"));
+    }
+    all_bf16(shape)
+}
+
+#[inline(always)]
+fn two_pass<const FMA: bool>(i: &Invocation<'_>) {
+    let (w, epsilon) = (i.weight(0).as_f32(), i.attributes().epsilon);
+    each_segment(i, |_, x, y| {
+        let scale = inverse_rms::<FMA>(x, epsilon);
+        for ((y, x), w) in y.iter_mut().zip(x).zip(w) {
+            *y = f32_to_bf16(bf16_to_f32(*x) * scale * w);
+        }
+    });
+}
+
+#[inline(always)]
+fn register_cached<const FMA: bool>(i: &Invocation<'_>) {
+    let (w, epsilon) = (i.weight(0).as_f32(), i.attributes().epsilon);
+    match i.attributes().head_dim {
+        // The head sizes of attention: so short that the whole segment stays in registers.
+        64 => each_segment(i, |_, x, y| held::<FMA, 64>(x, w, epsilon, y)),
+        128 => each_segment(i, |_, x, y| held::<FMA, 128>(x, w, epsilon, y)),
+        _ => {
+            let mut kept = [0.0f32; CACHED];
+            each_segment(i, |_, x, y| cached::<FMA>(x, w, epsilon, &mut kept[..x.len()], y));
+        }
+    }
+}
+
+/// One segment whose length the compiler knows.
+#[inline(always)]
+fn held<const FMA: bool, const DIM: usize>(x: &[u16], w: &[f32], epsilon: f32, y: &mut [u16]) {
+    let (x, w, y) = (x.first_chunk::<DIM>(), w.first_chunk::<DIM>(), y.first_chunk_mut::<DIM>());
+    let (Some(x), Some(w), Some(y)) = (x, w, y) else { unreachable!("operands are DIM long: checked by the operator") };
+    let kept: [f32; DIM] = std::array::from_fn(|col| bf16_to_f32(x[col]));
+    let mut sums = [0.0f32; 32];
+    for block in kept.as_chunks::<32>().0 {
+        for (sum, x) in sums.iter_mut().zip(block) {
+            *sum = multiply_add::<FMA>(*x, *x, *sum);
+        }
+    }
+    let scale = 1.0 / (sums.iter().sum::<f32>() / DIM as f32 + epsilon).sqrt();
+    for col in 0..DIM {
+        y[col] = f32_to_bf16(kept[col] * scale * w[col]);
+    }
+}
+
+/// One segment, kept widened between the passes.
+#[inline(always)]
+fn cached<const FMA: bool>(x: &[u16], w: &[f32], epsilon: f32, kept: &mut [f32], y: &mut [u16]) {
+    let mut sums = [0.0f32; 32];
+    for (kept, x) in kept.chunks_mut(32).zip(x.chunks(32)) {
+        for ((kept, x), sum) in kept.iter_mut().zip(x).zip(&mut sums) {
+            *kept = bf16_to_f32(*x);
+            *sum = multiply_add::<FMA>(*kept, *kept, *sum);
+        }
+    }
+    let scale = 1.0 / (sums.iter().sum::<f32>() / kept.len() as f32 + epsilon).sqrt();
+    for ((y, x), w) in y.iter_mut().zip(kept).zip(w) {
+        *y = f32_to_bf16(*x * scale * w);
+    }
+}
+
+for_avx512!(two_pass_avx512, two_pass::<true>);
+for_avx512!(register_cached_avx512, register_cached::<true>);
+
+pub static REFERENCE: Kernel = kernel! {
+    operator: "rms_norm", name: "reference", isa: "portable", features: &[],
+    nmse: 0.0, because: "the reference", run: reference,
+};
+
+/// f32 statistics in one pass over a segment, both products in a second that reads it again.
+pub static TWO_PASS_PORTABLE: Kernel = kernel! {
+    operator: "rms_norm", name: TWO_PASS, isa: "portable", features: &[], supports: all_bf16,
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: two_pass::<false>,
+};
+
+pub static TWO_PASS_VECTOR: Kernel = kernel! {
+    operator: "rms_norm", name: TWO_PASS, isa: "avx512", features: AVX512, supports: all_bf16,
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: two_pass_avx512,
+};
+
+/// A segment is read once and kept as f32 until it is written.
+pub static REGISTER_CACHED_PORTABLE: Kernel = kernel! {
+    operator: "rms_norm", name: REGISTER_CACHED, isa: "portable", features: &[], supports: short_enough,
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: register_cached::<false>,
+};
+
+pub static REGISTER_CACHED_VECTOR: Kernel = kernel! {
+    operator: "rms_norm", name: REGISTER_CACHED, isa: "avx512", features: AVX512, supports: short_enough,
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: register_cached_avx512,
+};
+
+/// The list.
+pub static CPU: &[&Kernel] =
+    &[&REFERENCE, &TWO_PASS_PORTABLE, &TWO_PASS_VECTOR, &REGISTER_CACHED_PORTABLE, &REGISTER_CACHED_VECTOR];
