@@ -12,7 +12,7 @@ use crate::{DType, Invocation, WeightFormat, bf16_to_f32, f32_to_bf16, kernel};
 use super::isa::{AVX512, for_avx512};
 use super::maths::multiply_add;
 use super::rms_scale::{inverse_rms, norm_cases};
-use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, each_segment, elementwise_cost, expect, same_shape, segmented, vector_weight};
+use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, segments, elementwise_cost, expect, same_shape, segmented, vector_weight};
 
 /// Input x `(rows, segments * head_dim)`; weight w f32 `(1, head_dim)`; output y as x. Attributes: `epsilon`, `head_dim`.
 pub struct RmsNorm;
@@ -89,12 +89,12 @@ fn short_enough(shape: &CallShape) -> Result<(), String> {
 #[inline(always)]
 fn two_pass<const FMA: bool>(i: &Invocation<'_>) {
     let (w, epsilon) = (i.weight(0).as_f32(), i.attributes().epsilon);
-    each_segment(i, |_, x, y| {
+    for (_, x, y) in segments(i) {
         let scale = inverse_rms::<FMA>(x, epsilon);
         for ((y, x), w) in y.iter_mut().zip(x).zip(w) {
             *y = f32_to_bf16(bf16_to_f32(*x) * scale * w);
         }
-    });
+    }
 }
 
 #[inline(always)]
@@ -102,11 +102,13 @@ fn register_cached<const FMA: bool>(i: &Invocation<'_>) {
     let (w, epsilon) = (i.weight(0).as_f32(), i.attributes().epsilon);
     match i.attributes().head_dim {
         // The head sizes of attention: so short that the whole segment stays in registers.
-        64 => each_segment(i, |_, x, y| held::<FMA, 64>(x, w, epsilon, y)),
-        128 => each_segment(i, |_, x, y| held::<FMA, 128>(x, w, epsilon, y)),
+        64 => for (_, x, y) in segments(i) { held::<FMA, 64>(x, w, epsilon, y) },
+        128 => for (_, x, y) in segments(i) { held::<FMA, 128>(x, w, epsilon, y) },
         _ => {
             let mut kept = [0.0f32; CACHED];
-            each_segment(i, |_, x, y| cached::<FMA>(x, w, epsilon, &mut kept[..x.len()], y));
+            for (_, x, y) in segments(i) {
+                cached::<FMA>(x, w, epsilon, &mut kept[..x.len()], y);
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::{DType, Invocation, bf16_to_f32, f32_to_bf16, kernel};
 
 use super::isa::{AVX512, for_avx512};
 use super::maths::multiply_add;
-use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, each_segment, elementwise_cost, expect, same_shape, segmented};
+use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, segments, elementwise_cost, expect, same_shape, segmented};
 
 /// Input x `(rows, segments * head_dim)`; output y of the same shape. Attributes: `epsilon`, `head_dim`.
 pub struct RmsScale;
@@ -106,12 +106,12 @@ pub(crate) fn inverse_rms<const FMA: bool>(x: &[u16], epsilon: f32) -> f32 {
 #[inline(always)]
 fn rows<const FMA: bool>(i: &Invocation<'_>) {
     let epsilon = i.attributes().epsilon;
-    each_segment(i, |_, x, y| {
+    for (_, x, y) in segments(i) {
         let scale = inverse_rms::<FMA>(x, epsilon);
         for (y, x) in y.iter_mut().zip(x) {
             *y = f32_to_bf16(bf16_to_f32(*x) * scale);
         }
-    });
+    }
 }
 
 for_avx512!(rows_avx512, rows::<true>);

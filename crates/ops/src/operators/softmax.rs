@@ -13,7 +13,7 @@ use crate::{DType, Invocation, kernel};
 use super::attention_scores::attention_cases;
 use super::isa::{AVX512, for_avx512};
 use super::maths::exp;
-use super::sequences::{each_unit, sequence_of, visible_pairs};
+use super::sequences::{Unit, units, sequence_of, visible_pairs};
 use super::shapes::{expect, same_shape};
 
 /// Input and output: the same scores, f32 `(rows * heads, context)`. Attribute: `heads`.
@@ -87,11 +87,11 @@ fn reference(i: &Invocation<'_>) {
 #[inline(always)]
 fn rows<const FMA: bool>(i: &Invocation<'_>) {
     let (scores, heads) = (i.output(0), i.attributes().heads);
-    each_unit(i, scores.rows / heads, heads, 1, |row, head, _, _, visible| {
+    for Unit { row, head, visible, .. } in units(i, scores.rows / heads, heads, 1) {
         // SAFETY: (row, head) pairs are shared out, so no other worker has this row of scores.
         let scores = unsafe { scores.f32_mut(row * heads + head) };
         softmax::<FMA>(&mut scores[..visible]);
-    });
+    }
 }
 
 /// Lanes of the running maxima and sums.

@@ -1,8 +1,11 @@
 //! Readable attention, first of three calls: `s[r * heads + h, p] = scale * q[r, h] · k[p, h / group]` for every position p
 //! that row r sees, in f32. Positions beyond are left as they are.
 //!
-//! Ladder: reference → rows. Writes (and the next two calls read) a score for every row, head and position: at long prompts
+//! Ladder: reference → rows (`bf16.rs`: with the bfloat16 dot-product instruction). Writes (and the next two calls read) a score for every row, head and position: at long prompts
 //! that matrix is larger than everything else, which is what `attention` avoids.
+
+#[cfg(target_arch = "x86_64")]
+mod bf16;
 
 use crate::operator::{CacheUse, CallShape, Cost, Group, Kernel, Operator};
 use crate::program::{Attributes, Keys};
@@ -12,7 +15,7 @@ use crate::{DType, Invocation, bf16_to_f32, kernel};
 
 use super::isa::{AVX512, for_avx512};
 use super::maths::multiply_add;
-use super::sequences::{check_heads, check_step_keys, each_span, kv_bytes, kv_inputs, sequence_of, visible_pairs};
+use super::sequences::{check_heads, check_step_keys, Span, spans, kv_bytes, kv_inputs, sequence_of, visible_pairs};
 use super::shapes::expect;
 
 /// Input q `(rows, heads * head_dim)` and, with [`Keys::Step`], k `(rows, kv_heads * head_dim)`; output f32
@@ -171,7 +174,7 @@ fn rows<const FMA: bool>(i: &Invocation<'_>) {
     let q = i.input(0);
     let Attributes { heads, kv_heads, .. } = *i.attributes();
     let group = heads / kv_heads;
-    each_span(i, q.rows, kv_heads, |row, kv_head, positions, sequence| {
+    for Span { row, head: kv_head, positions, sequence } in spans(i, q.rows, kv_heads) {
         let keys = i.kv(sequence, false);
         let mut head = kv_head * group;
         let end = head + group;
@@ -184,7 +187,7 @@ fn rows<const FMA: bool>(i: &Invocation<'_>) {
                 _ => heads_at_once::<FMA, TOGETHER>(i, row, head, positions, kv_head, &keys),
             };
         }
-    });
+    }
 }
 
 /// Scores of `HEADS` heads from `head` on; returns `HEADS`.
@@ -257,4 +260,10 @@ pub static VECTOR: Kernel = kernel! {
 };
 
 /// The list.
-pub static CPU: &[&Kernel] = &[&REFERENCE, &PORTABLE, &VECTOR];
+pub static CPU: &[&Kernel] = &[
+    &REFERENCE,
+    &PORTABLE,
+    &VECTOR,
+    #[cfg(target_arch = "x86_64")]
+    &bf16::VECTOR,
+];
