@@ -10,7 +10,7 @@ use crate::testing::{Case, CaseBuffer, CaseWeight, bf16, out};
 use crate::{DType, Invocation, WeightFormat, bf16_to_f32, f32_to_bf16, kernel};
 
 use super::isa::{AVX512, for_avx512};
-use super::maths::multiply_add;
+use super::maths::{multiply_add, total};
 use super::rms_scale::{inverse_rms, norm_cases};
 use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, segments, elementwise_cost, expect, same_shape, segmented, vector_weight};
 
@@ -118,14 +118,17 @@ fn register_cached<const FMA: bool>(i: &Invocation<'_>) {
 fn held<const FMA: bool, const DIM: usize>(x: &[u16], w: &[f32], epsilon: f32, y: &mut [u16]) {
     let (x, w, y) = (x.first_chunk::<DIM>(), w.first_chunk::<DIM>(), y.first_chunk_mut::<DIM>());
     let (Some(x), Some(w), Some(y)) = (x, w, y) else { unreachable!("operands are DIM long: checked by the operator") };
-    let kept: [f32; DIM] = std::array::from_fn(|col| bf16_to_f32(x[col]));
+    let mut kept = [0.0f32; DIM];
+    for col in 0..DIM {
+        kept[col] = bf16_to_f32(x[col]);
+    }
     let mut sums = [0.0f32; 32];
     for block in kept.as_chunks::<32>().0 {
-        for (sum, x) in sums.iter_mut().zip(block) {
-            *sum = multiply_add::<FMA>(*x, *x, *sum);
+        for lane in 0..32 {
+            sums[lane] = multiply_add::<FMA>(block[lane], block[lane], sums[lane]);
         }
     }
-    let scale = 1.0 / (sums.iter().sum::<f32>() / DIM as f32 + epsilon).sqrt();
+    let scale = 1.0 / (total(&sums) / DIM as f32 + epsilon).sqrt();
     for col in 0..DIM {
         y[col] = f32_to_bf16(kept[col] * scale * w[col]);
     }
@@ -135,13 +138,20 @@ fn held<const FMA: bool, const DIM: usize>(x: &[u16], w: &[f32], epsilon: f32, y
 #[inline(always)]
 fn cached<const FMA: bool>(x: &[u16], w: &[f32], epsilon: f32, kept: &mut [f32], y: &mut [u16]) {
     let mut sums = [0.0f32; 32];
-    for (kept, x) in kept.chunks_mut(32).zip(x.chunks(32)) {
-        for ((kept, x), sum) in kept.iter_mut().zip(x).zip(&mut sums) {
-            *kept = bf16_to_f32(*x);
-            *sum = multiply_add::<FMA>(*kept, *kept, *sum);
+    let (blocks, rest) = x.as_chunks::<32>();
+    let (kept_blocks, kept_rest) = kept.as_chunks_mut::<32>();
+    for (kept, x) in kept_blocks.iter_mut().zip(blocks) {
+        for lane in 0..32 {
+            kept[lane] = bf16_to_f32(x[lane]);
+            sums[lane] = multiply_add::<FMA>(kept[lane], kept[lane], sums[lane]);
         }
     }
-    let scale = 1.0 / (sums.iter().sum::<f32>() / kept.len() as f32 + epsilon).sqrt();
+    let mut square = total(&sums);
+    for (kept, x) in kept_rest.iter_mut().zip(rest) {
+        *kept = bf16_to_f32(*x);
+        square += *kept * *kept;
+    }
+    let scale = 1.0 / (square / x.len() as f32 + epsilon).sqrt();
     for ((y, x), w) in y.iter_mut().zip(kept).zip(w) {
         *y = f32_to_bf16(*x * scale * w);
     }
