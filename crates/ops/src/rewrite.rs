@@ -82,22 +82,20 @@ pub const TILED_ATTENTION: Rewrite = Rewrite {
     },
 };
 
-/// The `N` calls from `at` on, if they are these operators and each one's output is read by the next and by nothing else.
+/// The `N` calls from `at` on, if they are these operators, each one's whole output is read by the next, and nothing but
+/// these calls reads it (not even the caller).
 fn chain<'a, const N: usize>(program: &'a Program, at: usize, names: [&str; N]) -> Option<[&'a Call; N]> {
     let calls: [&Call; N] = program.calls.get(at..at + N)?.iter().collect::<Vec<_>>().try_into().ok()?;
-    for (index, call) in calls.iter().enumerate() {
-        if call.operator.name() != names[index] {
+    if calls.iter().zip(names).any(|(call, name)| call.operator.name() != name) {
+        return None;
+    }
+    for pair in calls.windows(2) {
+        let intermediate = pair[0].outputs[0];
+        let reads = |call: &Call| call.inputs.iter().any(|view| view.buffer == intermediate.buffer);
+        let (before, after) = (&program.calls[..at], &program.calls[at + N..]);
+        let read_elsewhere = before.iter().chain(after).any(reads) || program.output.buffer == intermediate.buffer;
+        if read_elsewhere || !pair[1].inputs.contains(&intermediate) {
             return None;
-        }
-        if let Some(next) = calls.get(index + 1) {
-            let intermediate = call.outputs[0].buffer;
-            let readers =
-                program.calls.iter().flat_map(|c| &c.inputs).filter(|view| view.buffer == intermediate).count();
-            let read_by_next = next.inputs.iter().filter(|view| view.buffer == intermediate).count();
-            let in_place = call.inputs.iter().any(|view| view.buffer == intermediate);
-            if read_by_next == 0 || readers != read_by_next + usize::from(in_place) {
-                return None;
-            }
         }
     }
     Some(calls)
