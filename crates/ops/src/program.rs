@@ -174,6 +174,11 @@ impl ProgramBuilder {
         View { buffer: id, first_row: 0, rows }
     }
 
+    /// Width of the buffer that a view is of.
+    pub fn width(&self, view: View) -> usize {
+        self.program.buffer(view.buffer).width
+    }
+
     /// The weight of this name, declared once however often it is asked for.
     pub fn weight(&mut self, name: &str, rows: usize, cols: usize, format: WeightFormat) -> WeightId {
         let spec = WeightSpec { name: name.to_owned(), rows, cols, format };

@@ -32,6 +32,7 @@ ops! {
     attention_mix::ATTENTION_MIX,
     attention::ATTENTION,
     add::ADD,
+    linear::LINEAR,
     mul::MUL,
     silu::SILU,
     swiglu::SWIGLU,

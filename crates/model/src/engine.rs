@@ -1,0 +1,332 @@
+//! A loaded model: packed weights, workers, and the bound programs of recent step shapes.
+
+use crate::cache::Cache;
+use crate::error::{Error, Result};
+use crate::load::{self, LoadOptions};
+use crate::lower::{WeightFormats, lower};
+use ops::{Bound, CachePolicy, DType, Matrix, Observer, Plain, Resolved, Sequence, SequenceShape, Step, Weights, Workers};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use weights::{Config, ModelFiles};
+
+/// Bound programs kept: prefill and decode of the request at hand, and two more.
+const PROGRAMS: usize = 4;
+/// Steps of at most so many rows share one program per capacity; longer ones get one sized to the context they reach.
+const SHORT_ROWS: usize = 8;
+const CONTEXT_STEP: usize = 256;
+
+/// Which rows of a step get logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// The last one.
+    Last,
+    All,
+    LastRows(usize),
+}
+
+/// A model ready to run under one checkpoint.
+pub struct Engine {
+    config: Config,
+    checkpoint: Resolved,
+    options: LoadOptions,
+    weights: Arc<Weights>,
+    formats: WeightFormats,
+    notes: Vec<String>,
+    workers: Workers,
+    /// Most recently used last.
+    programs: Vec<(Shape, Bound)>,
+    step_tokens: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    rows: usize,
+    keep: usize,
+    context: usize,
+}
+
+impl Engine {
+    /// Packs the weights of `files` for `options.checkpoint` and starts the workers.
+    ///
+    /// # Errors
+    /// Files that do not hold what the configuration needs, values that the checkpoint's formats cannot hold, switches that
+    /// the checkpoint cannot follow, memory, or cancellation.
+    pub fn load(files: &ModelFiles, options: LoadOptions) -> Result<Engine> {
+        let checkpoint = options.checkpoint.resolve(options.controls).map_err(Error::Checkpoint)?;
+        if options.prefill_chunk == 0 {
+            return Err(Error::Option { what: "prefill chunk", expected: "at least 1", found: "0".into() });
+        }
+        let loaded = load::load(files, &checkpoint, &options)?;
+        let threads = options.threads.max(1);
+        let workers = Workers::new(threads, options.pin).map_err(|source| Error::Threads { threads, source })?;
+        Ok(Engine {
+            config: files.config().clone(),
+            checkpoint,
+            weights: loaded.weights,
+            formats: loaded.formats,
+            notes: loaded.notes,
+            workers,
+            programs: Vec::with_capacity(PROGRAMS + 1),
+            step_tokens: Vec::with_capacity(options.prefill_chunk),
+            options,
+        })
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The checkpoint with its switches applied.
+    pub fn checkpoint(&self) -> &Resolved {
+        &self.checkpoint
+    }
+
+    pub fn options(&self) -> &LoadOptions {
+        &self.options
+    }
+
+    /// How the weights are held and what was converted: sentences for the first line of output and for records.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Bytes of packed weights.
+    pub fn weight_bytes(&self) -> usize {
+        self.weights.bytes()
+    }
+
+    /// An empty cache for a request of at most `capacity` tokens (prompt plus new ones).
+    pub fn new_cache(&self, capacity: usize) -> Cache {
+        let Config { layers, kv_heads, head_dim, .. } = self.config;
+        let shape = (layers, kv_heads, head_dim);
+        Cache::new(self.checkpoint.cache, shape, self.checkpoint.activations, capacity)
+    }
+
+    /// Runs `tokens` after what `cache` holds, in chunks, and returns the logits of the rows that `keep` names.
+    ///
+    /// With [`Keep::All`] or [`Keep::LastRows`] the kept rows must lie in one chunk.
+    ///
+    /// # Errors
+    /// No tokens, an id outside the vocabulary, more tokens than the cache or the model's positions allow (nothing has
+    /// changed then), or interruption between chunks (the chunks before it are cached).
+    pub fn forward(&mut self, cache: &mut Cache, tokens: &[u32], keep: Keep) -> Result<Logits<'_>> {
+        let kept = kept_rows(keep, tokens.len())?;
+        self.check_tokens(cache, tokens)?;
+        let chunk = if cache.policy() == CachePolicy::None { tokens.len() } else { self.options.prefill_chunk.max(kept) };
+        // The last chunk ends the prompt and holds every kept row.
+        let last = tokens.len().saturating_sub(1) / chunk * chunk;
+        let last = last.min(tokens.len() - kept);
+        for part in tokens[..last].chunks(chunk) {
+            if self.options.cancelled.load(Relaxed) {
+                return Err(Error::Interrupted);
+            }
+            let mut step = self.prepare(cache, part, Keep::Last)?;
+            step.run(&Plain);
+            step.commit();
+        }
+        if self.options.cancelled.load(Relaxed) {
+            return Err(Error::Interrupted);
+        }
+        let mut step = self.prepare(cache, &tokens[last..], Keep::LastRows(kept))?;
+        step.run(&Plain);
+        Ok(step.commit())
+    }
+
+    /// Makes one pass over `tokens` ready, unchunked. It can be run any number of times, under any observer, before it is
+    /// committed; dropped instead, the cache stays as it was.
+    ///
+    /// # Errors
+    /// As for [`Engine::forward`].
+    pub fn prepare<'e, 'c>(&'e mut self, cache: &'c mut Cache, tokens: &[u32], keep: Keep) -> Result<Prepared<'e, 'c>> {
+        let kept = kept_rows(keep, tokens.len())?;
+        self.check_tokens(cache, tokens)?;
+        cache.begin(tokens)?;
+        self.step_tokens.clear();
+        let (offset, run) = match cache.policy() {
+            CachePolicy::None => (0, cache.tokens()),
+            _ => (cache.offset(), tokens),
+        };
+        self.step_tokens.extend_from_slice(run);
+        let rows = self.step_tokens.len();
+        let context = context_for(rows, offset + rows, cache.capacity());
+        self.bind(Shape { rows, keep: kept, context })?;
+        Ok(Prepared { engine: self, cache, offset })
+    }
+
+    /// One token for each of several requests, in one pass over the weights. Row i of the logits is request i's.
+    ///
+    /// # Errors
+    /// A token per cache is needed; otherwise as for [`Engine::forward`].
+    pub fn decode_batch(&mut self, caches: &mut [&mut Cache], tokens: &[u32]) -> Result<Logits<'_>> {
+        if caches.len() != tokens.len() || tokens.is_empty() {
+            return Err(Error::Batch { tokens: tokens.len(), caches: caches.len() });
+        }
+        for (cache, token) in caches.iter_mut().zip(tokens) {
+            if cache.policy() == CachePolicy::None {
+                return Err(Error::BatchWithoutCache(self.checkpoint.name));
+            }
+            self.check_tokens(cache, &[*token])?;
+            cache.begin(&[*token])?;
+        }
+        let context = caches.iter().map(|cache| cache.capacity()).max().unwrap_or(1);
+        let rows = tokens.len();
+        self.bind(Shape { rows, keep: rows, context })?;
+        let sequences: Vec<Sequence<'_>> = caches
+            .iter()
+            .enumerate()
+            .map(|(row, cache)| Sequence { first_row: row, rows: 1, offset: cache.offset(), caches: cache.layers() })
+            .collect();
+        let (_, bound) = self.programs.last_mut().expect("bound above");
+        ops::run(bound, &self.workers, &Step { tokens, sequences: &sequences }, &Plain);
+        drop(sequences);
+        for cache in caches {
+            cache.commit();
+        }
+        Ok(Logits { matrix: bound.output() })
+    }
+
+    /// The bound program of a step of `rows` tokens that brings the cached length to at most `context`: what would run.
+    ///
+    /// # Errors
+    /// A call whose kernel does not run here, or memory.
+    pub fn kernels(&mut self, rows: usize, keep: Keep, context: usize) -> Result<&Bound> {
+        let keep = kept_rows(keep, rows)?;
+        self.bind(Shape { rows, keep, context })
+    }
+
+    fn check_tokens(&self, cache: &Cache, tokens: &[u32]) -> Result<()> {
+        if tokens.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        let vocabulary = self.config.vocab_size;
+        if let Some(position) = tokens.iter().position(|id| *id as usize >= vocabulary) {
+            return Err(Error::TokenRange { id: tokens[position], position, vocabulary });
+        }
+        let end = cache.offset() + tokens.len();
+        if end > cache.capacity() {
+            return Err(Error::CapacityExceeded { capacity: cache.capacity(), rows: tokens.len(), end });
+        }
+        let limit = self.config.max_positions;
+        if end > limit {
+            return Err(Error::ContextLimit { wanted: end, limit });
+        }
+        Ok(())
+    }
+
+    /// Makes the program of this shape the last of `programs`.
+    fn bind(&mut self, shape: Shape) -> Result<&Bound> {
+        if let Some(index) = self.programs.iter().position(|(known, _)| *known == shape) {
+            let found = self.programs.remove(index);
+            self.programs.push(found);
+        } else {
+            if self.programs.len() == PROGRAMS {
+                self.programs.remove(0);
+            }
+            let Shape { rows, keep, context } = shape;
+            let program = lower(&self.config, &self.checkpoint, &self.formats, rows, keep, context);
+            let LoadOptions { registry, features, .. } = &self.options;
+            let workers = self.workers.count();
+            let bound = ops::bind(program, &self.checkpoint, registry, &self.weights, *features, workers)?;
+            self.programs.push((shape, bound));
+        }
+        Ok(&self.programs.last().expect("pushed above").1)
+    }
+}
+
+fn kept_rows(keep: Keep, rows: usize) -> Result<usize> {
+    let kept = match keep {
+        Keep::Last => 1.min(rows),
+        Keep::All => rows,
+        Keep::LastRows(wanted) => wanted,
+    };
+    if rows > 0 && (kept == 0 || kept > rows) {
+        return Err(Error::Keep { wanted: kept, rows });
+    }
+    Ok(kept)
+}
+
+/// The context that a program's buffers are sized for: the whole capacity for short steps, so that decode keeps one
+/// program; what a long step reaches, rounded up, so that its score matrix is not sized for tokens that come later.
+fn context_for(rows: usize, end: usize, capacity: usize) -> usize {
+    if rows <= SHORT_ROWS { capacity } else { end.next_multiple_of(CONTEXT_STEP).min(capacity) }
+}
+
+/// A step that is ready to run. See [`Engine::prepare`].
+pub struct Prepared<'e, 'c> {
+    engine: &'e mut Engine,
+    cache: &'c mut Cache,
+    offset: usize,
+}
+
+impl<'e> Prepared<'e, '_> {
+    /// Runs the whole step once (or what the observer wants of it).
+    pub fn run<O: Observer>(&mut self, observer: &O) {
+        let Engine { programs, workers, step_tokens, .. } = &mut *self.engine;
+        let (_, bound) = programs.last_mut().expect("prepare bound it");
+        let (rows, offset) = (step_tokens.len(), self.offset);
+        let sequences = [Sequence { first_row: 0, rows, offset, caches: self.cache.layers() }];
+        ops::run(bound, workers, &Step { tokens: step_tokens, sequences: &sequences }, observer);
+    }
+
+    /// What runs.
+    pub fn bound(&self) -> &Bound {
+        &self.engine.programs.last().expect("prepare bound it").1
+    }
+
+    /// The step's shape, for costs.
+    pub fn step_shape(&self) -> Vec<SequenceShape> {
+        vec![SequenceShape { rows: self.engine.step_tokens.len(), offset: self.offset }]
+    }
+
+    /// Makes the step's tokens part of the cache and hands out its logits.
+    pub fn commit(self) -> Logits<'e> {
+        self.cache.commit();
+        Logits { matrix: self.engine.programs.last().expect("prepare bound it").1.output() }
+    }
+}
+
+/// The logits of a step, `(rows, vocabulary)`, valid until the next one.
+pub struct Logits<'a> {
+    matrix: Matrix<'a>,
+}
+
+impl Logits<'_> {
+    pub fn rows(&self) -> usize {
+        self.matrix.rows
+    }
+
+    pub fn vocabulary(&self) -> usize {
+        self.matrix.width
+    }
+
+    /// Copies a row, as f32, into `out`.
+    pub fn row(&self, row: usize, out: &mut Vec<f32>) {
+        out.clear();
+        match self.matrix.dtype {
+            DType::F32 => out.extend_from_slice(self.matrix.f32(row)),
+            DType::BF16 => out.extend(self.matrix.bf16(row).iter().map(|bits| ops::bf16_to_f32(*bits))),
+        }
+    }
+
+    /// The lowest token id with the largest logit of a row.
+    pub fn argmax(&self, row: usize) -> u32 {
+        match self.matrix.dtype {
+            DType::F32 => first_max(self.matrix.f32(row), |value| value),
+            // Sign and magnitude to two's complement: order-preserving, and compared sixteen bits at a time.
+            DType::BF16 => first_max(self.matrix.bf16(row), |bits| {
+                let bits = bits as i16;
+                bits ^ ((bits >> 15) & 0x7fff)
+            }),
+        }
+    }
+}
+
+/// Index of the first largest value: the maximum by blocks, then its first place.
+fn first_max<T: Copy, K: Copy + PartialOrd>(values: &[T], key: impl Fn(T) -> K) -> u32 {
+    let mut best = key(values[0]);
+    for value in values {
+        let value = key(*value);
+        best = if value > best { value } else { best };
+    }
+    values.iter().position(|value| key(*value) == best).unwrap_or(0) as u32
+}

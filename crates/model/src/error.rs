@@ -1,0 +1,48 @@
+//! What can go wrong between opened files and tokens. Messages name the thing, the expectation, the finding and the remedy.
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error(transparent)]
+    Weights(#[from] weights::Error),
+    #[error(transparent)]
+    Pack(#[from] ops::PackError),
+    #[error(transparent)]
+    Bind(#[from] ops::BindError),
+    #[error("{0}")]
+    Checkpoint(String),
+    #[error("tensor {tensor} is {found}; checkpoint '{checkpoint}' quantizes bfloat16 weights at load: pass --convert to round it to bfloat16 first")]
+    NeedsConversion { tensor: String, found: &'static str, checkpoint: &'static str },
+    #[error("tensor {tensor}: {cols} columns do not divide into groups of {group}; choose --w4-group 64 or 32")]
+    Group { tensor: String, cols: usize, group: usize },
+    #[error("group size {0} is not one of 32, 64 and 128")]
+    GroupSize(usize),
+    #[error("cache capacity {capacity} exceeded by an append of {rows} tokens ending at {end}; ask for a larger bound")]
+    CapacityExceeded { capacity: usize, rows: usize, end: usize },
+    #[error("cannot rewind {wanted} tokens: the cache holds {offset}")]
+    Rewind { wanted: usize, offset: usize },
+    #[error("a capacity of {wanted} tokens exceeds the model's {limit} positions; shorten the prompt or the output")]
+    ContextLimit { wanted: usize, limit: usize },
+    #[error("the prompt is empty: give at least one token")]
+    EmptyPrompt,
+    #[error("token id {id} at position {position} is not below the vocabulary size {vocabulary}")]
+    TokenRange { id: u32, position: usize, vocabulary: usize },
+    #[error("{wanted} rows of logits were asked for, of a step of {rows}")]
+    Keep { wanted: usize, rows: usize },
+    #[error("{what}: expected {expected}, found {found}")]
+    Option { what: &'static str, expected: &'static str, found: String },
+    #[error("a batch needs one token per cache: {tokens} tokens for {caches} caches")]
+    Batch { tokens: usize, caches: usize },
+    #[error("a batch cannot be decoded with checkpoint '{0}': it keeps no cache")]
+    BatchWithoutCache(&'static str),
+    #[error("cannot start {threads} worker threads: {source}")]
+    Threads { threads: usize, source: std::io::Error },
+    #[error("cannot reserve {bytes} bytes for the cache: {source}")]
+    CacheMemory { bytes: usize, source: std::io::Error },
+    #[error("the model's logits are not finite: the weights are damaged or an operator overflowed")]
+    Logits,
+    #[error("interrupted")]
+    Interrupted,
+}

@@ -1,0 +1,112 @@
+//! One request: the prompt's pass, then a token at a time until a stop token or the bound.
+
+use crate::cache::Cache;
+use crate::engine::{Engine, Keep};
+use crate::error::{Error, Result};
+use crate::sampler::{Sampler, SamplingOptions};
+use std::time::{Duration, Instant};
+
+/// What to generate.
+#[derive(Clone, Debug, Default)]
+pub struct GenerateOptions {
+    /// Most new tokens; 0 generates none and runs nothing.
+    pub max_tokens: usize,
+    pub sampling: SamplingOptions,
+    /// A token of these is handed out (marked) and ends the generation.
+    pub stop_tokens: Vec<u32>,
+}
+
+/// A new token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Generated {
+    pub token: u32,
+    /// Natural logarithm of its probability.
+    pub log_probability: f32,
+    /// Time of the step that produced it: the prompt's pass for the first token, else one decode step; sampling included.
+    pub elapsed: Duration,
+    /// It is a stop token.
+    pub stop: bool,
+}
+
+/// Generates after what `cache` holds and `prompt`. Tokens are made as the iterator is advanced; the last one is never fed
+/// back, so `cache` ends at what it held + prompt + new tokens − 1.
+///
+/// # Errors
+/// An empty prompt, a request beyond the cache's capacity or the model's positions, or sampling options out of range:
+/// before anything runs. Errors of the steps themselves come through the iterator.
+pub fn generate<'a>(
+    engine: &'a mut Engine,
+    cache: &'a mut Cache,
+    prompt: &[u32],
+    options: GenerateOptions,
+) -> Result<Generation<'a>> {
+    if prompt.is_empty() {
+        return Err(Error::EmptyPrompt);
+    }
+    let fed = cache.offset() + prompt.len() + options.max_tokens.saturating_sub(1);
+    if fed > cache.capacity() {
+        return Err(Error::CapacityExceeded { capacity: cache.capacity(), rows: prompt.len(), end: fed });
+    }
+    let limit = engine.config().max_positions;
+    if fed > limit {
+        return Err(Error::ContextLimit { wanted: fed, limit });
+    }
+    let sampler = Sampler::new(options.sampling)?;
+    Ok(Generation {
+        engine,
+        cache,
+        next: prompt.to_vec(),
+        history: prompt.to_vec(),
+        sampler,
+        left: options.max_tokens,
+        stop_tokens: options.stop_tokens,
+        logits: Vec::new(),
+    })
+}
+
+/// The stream of one request's tokens.
+pub struct Generation<'a> {
+    engine: &'a mut Engine,
+    cache: &'a mut Cache,
+    /// Tokens not fed yet.
+    next: Vec<u32>,
+    history: Vec<u32>,
+    sampler: Sampler,
+    left: usize,
+    stop_tokens: Vec<u32>,
+    logits: Vec<f32>,
+}
+
+impl Generation<'_> {
+    fn step(&mut self) -> Result<Generated> {
+        let start = Instant::now();
+        let logits = self.engine.forward(self.cache, &self.next, Keep::Last)?;
+        logits.row(0, &mut self.logits);
+        let choice = self.sampler.sample(&mut self.logits, &self.history);
+        if !choice.log_probability.is_finite() {
+            return Err(Error::Logits);
+        }
+        let elapsed = start.elapsed();
+        self.next.clear();
+        self.next.push(choice.token);
+        self.history.push(choice.token);
+        let stop = self.stop_tokens.contains(&choice.token);
+        self.left = if stop { 0 } else { self.left - 1 };
+        Ok(Generated { token: choice.token, log_probability: choice.log_probability, elapsed, stop })
+    }
+}
+
+impl Iterator for Generation<'_> {
+    type Item = Result<Generated>;
+
+    fn next(&mut self) -> Option<Result<Generated>> {
+        if self.left == 0 {
+            return None;
+        }
+        let step = self.step();
+        if step.is_err() {
+            self.left = 0;
+        }
+        Some(step)
+    }
+}

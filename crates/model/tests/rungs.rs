@@ -1,0 +1,260 @@
+//! What must hold within and between rungs: parents agree, and neither caching, chunking, rewinding nor batching changes an
+//! answer beyond rounding.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::*;
+use model::{Cache, CacheCounters, Engine, Error, Keep};
+use ops::{CachePolicy, Registry};
+use weights::{ModelFiles, ModelSource, OpenOptions};
+
+fn tiny() -> ModelFiles {
+    weights::open(&ModelSource::parse("synthetic:tiny").unwrap(), &OpenOptions::default()).unwrap()
+}
+
+fn ids(count: usize, seed: u64) -> Vec<u32> {
+    let mut random = ops::testing::Random::new(seed);
+    (0..count).map(|_| random.below(500) as u32).collect()
+}
+
+/// Feeds `ids` in parts of these lengths; the logits of every row.
+fn in_parts(engine: &mut Engine, cache: &mut Cache, ids: &[u32], parts: &[usize]) -> Vec<Vec<f32>> {
+    let (mut rows, mut at) = (Vec::new(), 0);
+    for part in parts {
+        let logits = engine.forward(cache, &ids[at..at + part], Keep::All).unwrap();
+        for row in 0..*part {
+            let mut out = Vec::new();
+            logits.row(row, &mut out);
+            rows.push(out);
+        }
+        at += part;
+    }
+    assert_eq!(at, ids.len());
+    rows
+}
+
+/// Rounding differs where another kernel takes over at nine rows; the oracle's arithmetic does not.
+fn allowance(checkpoint: &str) -> f64 {
+    if checkpoint == "reference" { 1e-6 } else { 2e-2 }
+}
+
+#[test]
+fn every_rung_agrees_with_its_parent_in_prefill_and_decode() {
+    for (name, file) in [("tiny", None), ("qwen3-mlx-g128", Some("qwen3-mlx-g128")), ("llama", Some("llama3-scaled-q8_0.gguf"))] {
+        let files = file.map_or_else(tiny, |file| open(&fixture(file)));
+        let ids: Vec<u32> = ids(40, 5).iter().map(|id| id % files.config().vocab_size as u32).collect();
+        for checkpoint in Registry::standard().checkpoints() {
+            let Some(parent) = checkpoint.parent else { continue };
+            for parts in [vec![40], vec![10; 4], [vec![30], vec![1; 10]].concat()] {
+                let run = |name: &str| {
+                    let mut engine = engine(&files, name);
+                    let mut cache = engine.new_cache(40);
+                    in_parts(&mut engine, &mut cache, &ids, &parts)
+                };
+                let distance = relative_l2(&run(checkpoint.name), &run(parent.name)).powi(2);
+                assert!(
+                    distance <= checkpoint.tolerance.nmse,
+                    "{name}: {} is {distance:.2e} from {} (allowed {:.2e}: {}) in parts {parts:?}",
+                    checkpoint.name, parent.name, checkpoint.tolerance.nmse, checkpoint.tolerance.reason,
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn cached_and_chunked_equal_the_whole_on_every_checkpoint() {
+    let files = tiny();
+    let ids = ids(37, 1);
+    for checkpoint in Registry::standard().checkpoints() {
+        let mut engine = engine(&files, checkpoint.name);
+        let whole = all_logits(&mut engine, &ids);
+        for parts in [vec![1; 37], vec![9, 8, 20], vec![36, 1], vec![8, 29]] {
+            let mut cache = engine.new_cache(37);
+            let got = in_parts(&mut engine, &mut cache, &ids, &parts);
+            let distance = relative_l2(&got, &whole);
+            assert!(distance <= allowance(checkpoint.name), "{}: parts {parts:?} are {distance:.2e} away", checkpoint.name);
+        }
+        // The engine's own chunking, which the caller does not see.
+        let mut chunked = options(checkpoint.name);
+        chunked.prefill_chunk = 10;
+        let mut chunked = Engine::load(&files, chunked).unwrap();
+        let mut cache = chunked.new_cache(37);
+        let mut last = Vec::new();
+        chunked.forward(&mut cache, &ids, Keep::Last).unwrap().row(0, &mut last);
+        assert_eq!(cache.offset(), 37);
+        let distance = relative_l2(&[last], &whole[36..]);
+        assert!(distance <= allowance(checkpoint.name), "{}: chunks of 10 are {distance:.2e} away", checkpoint.name);
+    }
+}
+
+#[test]
+fn a_rewind_equals_never_having_gone_there() {
+    let files = tiny();
+    let (ids, other) = (ids(20, 2), ids(6, 3));
+    for checkpoint in Registry::standard().checkpoints() {
+        let mut engine = engine(&files, checkpoint.name);
+        let mut straight = engine.new_cache(40);
+        let want = in_parts(&mut engine, &mut straight, &ids, &[12, 8]);
+        let mut cache = engine.new_cache(40);
+        in_parts(&mut engine, &mut cache, &[&ids[..12], &other[..]].concat(), &[12, 6]);
+        cache.rewind(6).unwrap();
+        assert_eq!(cache.offset(), 12);
+        let got = in_parts(&mut engine, &mut cache, &ids[12..], &[8]);
+        assert_eq!(got, want[12..], "{}: the same rows through the same kernels are the same bits", checkpoint.name);
+        cache.rewind(20).unwrap();
+        assert_eq!(in_parts(&mut engine, &mut cache, &ids, &[12, 8]), want, "{}: after a full rewind", checkpoint.name);
+        assert!(matches!(cache.rewind(21), Err(Error::Rewind { wanted: 21, offset: 20 })));
+        cache.reset();
+        assert_eq!(cache.offset(), 0);
+        assert_eq!(in_parts(&mut engine, &mut cache, &ids, &[12, 8]), want, "{}: after a reset", checkpoint.name);
+    }
+}
+
+#[test]
+fn an_uncommitted_step_leaves_no_trace() {
+    let files = tiny();
+    let ids = ids(15, 8);
+    for checkpoint in Registry::standard().checkpoints() {
+        let mut engine = engine(&files, checkpoint.name);
+        let mut straight = engine.new_cache(15);
+        let want = in_parts(&mut engine, &mut straight, &ids, &[10, 5]);
+        let mut cache = engine.new_cache(15);
+        in_parts(&mut engine, &mut cache, &ids[..10], &[10]);
+        let counters = cache.counters();
+        for _ in 0..3 {
+            let mut step = engine.prepare(&mut cache, &[499, 498], Keep::Last).unwrap();
+            step.run(&ops::Only(Some(ops::Group::CacheUpdate)));
+            step.run(&ops::Plain);
+        }
+        assert_eq!((cache.offset(), cache.counters()), (10, counters), "{}", checkpoint.name);
+        assert_eq!(in_parts(&mut engine, &mut cache, &ids[10..], &[5]), want[10..], "{}", checkpoint.name);
+    }
+}
+
+#[test]
+fn a_batch_gives_what_single_requests_give() {
+    let files = tiny();
+    for checkpoint in Registry::standard().checkpoints() {
+        let mut engine = engine(&files, checkpoint.name);
+        let prompts = [ids(3, 10), ids(11, 11), ids(1, 12), ids(20, 13)];
+        let next = [7u32, 8, 9, 10];
+        let mut singles = Vec::new();
+        let mut caches: Vec<Cache> = Vec::new();
+        for (prompt, token) in prompts.iter().zip(next) {
+            let mut cache = engine.new_cache(30);
+            engine.forward(&mut cache, prompt, Keep::Last).unwrap();
+            let mut row = Vec::new();
+            engine.forward(&mut cache, &[token], Keep::Last).unwrap().row(0, &mut row);
+            singles.push(row);
+            cache.rewind(1).unwrap();
+            caches.push(cache);
+        }
+        let mut handles: Vec<&mut Cache> = caches.iter_mut().collect();
+        let batch = match engine.decode_batch(&mut handles, &next) {
+            Err(Error::BatchWithoutCache(_)) if checkpoint.cache == CachePolicy::None => continue,
+            other => other.unwrap(),
+        };
+        let rows: Vec<Vec<f32>> = (0..4)
+            .map(|row| {
+                let mut out = Vec::new();
+                batch.row(row, &mut out);
+                out
+            })
+            .collect();
+        let distance = relative_l2(&rows, &singles);
+        assert!(distance <= allowance(checkpoint.name), "{}: batched differs by {distance:.2e}", checkpoint.name);
+        assert!(caches.iter().zip(&prompts).all(|(cache, prompt)| cache.offset() == prompt.len() + 1));
+    }
+}
+
+#[test]
+fn counters_and_bounds_are_exact() {
+    let files = tiny();
+    let config = files.config().clone();
+    let row = (2 * config.layers * config.kv_heads * config.head_dim * 2) as u64;
+    let mut bounded = engine(&files, "capacity-cache");
+    let mut cache = bounded.new_cache(5);
+    assert_eq!(cache.bytes(), 0, "storage is made at the first append");
+    bounded.forward(&mut cache, &[1, 2, 3], Keep::Last).unwrap();
+    assert_eq!(cache.bytes() as u64, 5 * row);
+    let written = CacheCounters { slice_write_bytes: 3 * row, ..CacheCounters::default() };
+    assert_eq!(cache.counters(), written);
+    let refused = bounded.forward(&mut cache, &[1, 2, 3], Keep::Last).map(|_| ());
+    assert!(matches!(refused, Err(Error::CapacityExceeded { capacity: 5, rows: 3, end: 6 })));
+    assert_eq!((cache.offset(), cache.counters()), (3, written), "a refused append changes nothing");
+    assert!(matches!(bounded.forward(&mut cache, &[], Keep::Last).map(|_| ()), Err(Error::EmptyPrompt)));
+    cache.rewind(3).unwrap();
+    assert_eq!((cache.bytes() as u64, cache.counters()), (5 * row, written), "storage and counters survive a rewind");
+
+    let mut growing = engine(&files, "kv-cache");
+    let mut cache = growing.new_cache(10);
+    for part in [&[1, 2, 3][..], &[4], &[5, 6]] {
+        growing.forward(&mut cache, part, Keep::Last).unwrap();
+    }
+    // The second append carries 3 rows over, the third 4.
+    let copied = 7 * row;
+    let counters = CacheCounters {
+        logical_copy_bytes: copied,
+        physical_growth_copy_bytes: copied,
+        growth_copy_bytes: copied,
+        slice_write_bytes: 0,
+    };
+    assert_eq!((cache.counters(), cache.bytes() as u64), (counters, 6 * row));
+    cache.rewind(6).unwrap();
+    assert_eq!((cache.bytes(), cache.counters()), (0, counters), "a full rewind drops the storage");
+}
+
+#[test]
+fn bad_requests_are_refused_before_anything_runs() {
+    let files = tiny();
+    let mut engine = engine(&files, "selected");
+    let mut cache = engine.new_cache(100_000);
+    let vocabulary = files.config().vocab_size;
+    let refused = engine.forward(&mut cache, &[0, vocabulary as u32], Keep::Last).map(|_| ());
+    assert!(matches!(refused, Err(Error::TokenRange { position: 1, .. })));
+    let long = vec![1; files.config().max_positions + 1];
+    let refused = engine.forward(&mut cache, &long, Keep::Last).map(|_| ());
+    assert!(matches!(refused, Err(Error::ContextLimit { .. })));
+    for rows in [0, 3] {
+        let refused = engine.forward(&mut cache, &[1, 2], Keep::LastRows(rows)).map(|_| ());
+        assert!(matches!(refused, Err(Error::Keep { .. })));
+    }
+    assert_eq!(cache.offset(), 0);
+}
+
+#[test]
+fn switches_change_what_they_name_and_nothing_else() {
+    let files = open(&fixture("qwen3-mlx-g128"));
+    let ids: Vec<u32> = ids(20, 4).iter().map(|id| id % 267).collect();
+    let mut plain = engine(&files, "selected");
+    let want = all_logits(&mut plain, &ids);
+    let controls = plain.checkpoint().controls;
+    assert_eq!(
+        (controls.capacity_cache, controls.register_cached_rmsnorm, controls.tiled_prefill),
+        (Some(true), Some(true), Some(true))
+    );
+    for switch in 0..3 {
+        let mut options = options("selected");
+        let off = Some(false);
+        match switch {
+            0 => options.controls.capacity_cache = off,
+            1 => options.controls.register_cached_rmsnorm = off,
+            _ => options.controls.tiled_prefill = off,
+        }
+        let mut switched = Engine::load(&files, options).unwrap();
+        let got = all_logits(&mut switched, &ids);
+        let distance = relative_l2(&got, &want);
+        assert!(distance < 2e-2, "switch {switch}: {distance:.2e}");
+        let kernels = |engine: &mut Engine| -> Vec<String> {
+            let bound = engine.kernels(20, Keep::All, 20).unwrap();
+            bound.calls().iter().map(|call| format!("{} {}", call.slot, call.kernel.label())).collect()
+        };
+        assert_ne!(kernels(&mut switched), kernels(&mut plain), "switch {switch} rebinds something");
+    }
+    let mut options = options("week1");
+    options.controls.tiled_prefill = Some(true);
+    assert!(matches!(Engine::load(&files, options), Err(Error::Checkpoint(_))));
+}
