@@ -82,19 +82,19 @@ pub const TILED_ATTENTION: Rewrite = Rewrite {
     },
 };
 
-/// The `N` calls from `at` on, if they are these operators, each one's output is read by the next, and nothing outside the
-/// chain reads what passes between them.
+/// The `N` calls from `at` on, if they are these operators, each one's whole output is read by the next, and nothing but
+/// these calls reads it (not even the caller).
 fn chain<'a, const N: usize>(program: &'a Program, at: usize, names: [&str; N]) -> Option<[&'a Call; N]> {
     let calls: [&Call; N] = program.calls.get(at..at + N)?.iter().collect::<Vec<_>>().try_into().ok()?;
     if calls.iter().zip(names).any(|(call, name)| call.operator.name() != name) {
         return None;
     }
     for pair in calls.windows(2) {
-        let intermediate = pair[0].outputs[0].buffer;
-        let reads = |call: &Call| call.inputs.iter().filter(|view| view.buffer == intermediate).count();
-        let inside: usize = calls.iter().map(|call| reads(call)).sum();
-        let everywhere: usize = program.calls.iter().map(reads).sum();
-        if reads(pair[1]) == 0 || everywhere != inside || program.output.buffer == intermediate {
+        let intermediate = pair[0].outputs[0];
+        let reads = |call: &Call| call.inputs.iter().any(|view| view.buffer == intermediate.buffer);
+        let (before, after) = (&program.calls[..at], &program.calls[at + N..]);
+        let read_elsewhere = before.iter().chain(after).any(reads) || program.output.buffer == intermediate.buffer;
+        if read_elsewhere || !pair[1].inputs.contains(&intermediate) {
             return None;
         }
     }

@@ -1,23 +1,44 @@
-//! Compiling one kernel body for several instruction sets. No intrinsics: the compiler vectorises the body.
+//! Compiling one kernel body for several instruction sets. No intrinsics here: the compiler vectorises the body.
+//!
+//! A body must be `#[inline(always)]` all the way down, without callbacks: what is not inlined is compiled for the least
+//! processor, where a fused multiply-add is a library call.
 
 use crate::Feature;
 
-/// What [`for_avx512`] bodies may be compiled to, and so what their kernels need.
+/// What bodies are compiled for by [`for_avx512`], and so what their kernels need.
 pub(crate) const AVX512: &[Feature] =
     &[Feature::Avx2, Feature::Fma, Feature::Avx512f, Feature::Avx512bw, Feature::Avx512vl, Feature::Avx512dq];
 
+/// The same with the bfloat16 instructions.
+pub(crate) const AVX512_BF16: &[Feature] = &[
+    Feature::Avx2,
+    Feature::Fma,
+    Feature::Avx512f,
+    Feature::Avx512bw,
+    Feature::Avx512vl,
+    Feature::Avx512dq,
+    Feature::Avx512bf16,
+];
+
 /// Defines the kernel function `$name`: the body (an `#[inline(always)]` function of an invocation) compiled with the
-/// instructions of [`AVX512`].
+/// instructions of [`AVX512`], or of [`AVX512_BF16`] if named.
 macro_rules! for_avx512 {
     ($name:ident, $body:path) => {
+        $crate::operators::isa::for_avx512!($name, $body, "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq");
+    };
+    ($name:ident, $body:path, bf16) => {
+        $crate::operators::isa::for_avx512!($name, $body, "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16");
+    };
+    ($name:ident, $body:path, $features:literal) => {
         fn $name(i: &$crate::Invocation<'_>) {
             #![allow(unsafe_code, reason = "calls a function that is compiled for more instructions than this one")]
-            #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq"))]
+            #[cfg_attr(target_arch = "x86_64", target_feature(enable = $features))]
             fn compiled(i: &$crate::Invocation<'_>) {
                 $body(i);
             }
             #[allow(unused_unsafe, reason = "safe where the attribute above is absent")]
-            // SAFETY: kernels of this function list `AVX512` as their features, which `bind` checks against the machine.
+            // SAFETY: kernels of this function list these instructions as their features, which `bind` checks against the
+            // machine.
             unsafe {
                 compiled(i);
             }

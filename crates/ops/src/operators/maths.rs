@@ -43,6 +43,27 @@ fn scaled<const FMA: bool>(rest: f32, shifted: f32) -> f32 {
     sum * f32::from_bits(exponent << 23)
 }
 
+/// Sum of 32 lanes, halves onto halves.
+///
+/// Lanes that vector code accumulates into must only be indexed by constants (a loop of known length): one index that is
+/// not, a remainder's say, keeps them all in memory.
+#[inline(always)]
+pub(crate) fn total(lanes: &[f32; 32]) -> f32 {
+    let mut sixteen = [0.0f32; 16];
+    for lane in 0..16 {
+        sixteen[lane] = lanes[lane] + lanes[lane + 16];
+    }
+    let mut eight = [0.0f32; 8];
+    for lane in 0..8 {
+        eight[lane] = sixteen[lane] + sixteen[lane + 8];
+    }
+    let mut four = [0.0f32; 4];
+    for lane in 0..4 {
+        four[lane] = eight[lane] + eight[lane + 4];
+    }
+    (four[0] + four[2]) + (four[1] + four[3])
+}
+
 /// x * sigmoid(x).
 #[inline(always)]
 pub(crate) fn silu<const FMA: bool>(x: f32) -> f32 {

@@ -60,16 +60,12 @@ fn reference(i: &Invocation<'_>) {
 }
 
 #[inline(always)]
-fn part(a: &[u16], b: &[u16], y: &mut [u16]) {
+fn rows(i: &Invocation<'_>) {
+    let (a, b, y) = two_to_one(i);
     for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
         let (a, b) = (bf16_to_f32(*a), bf16_to_f32(*b));
         *y = f32_to_bf16(a * b);
     }
-}
-
-#[inline(always)]
-fn rows(i: &Invocation<'_>) {
-    two_to_one(i, part);
 }
 
 for_avx512!(rows_avx512, rows);

@@ -8,7 +8,7 @@ use crate::testing::{Case, CaseWeight, bf16, out};
 use crate::{DType, Invocation, WeightFormat, bf16_to_f32, f32_to_bf16, kernel};
 
 use super::isa::{AVX512, for_avx512};
-use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, each_segment, elementwise_cost, expect, same_shape, segmented, vector_weight};
+use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, segments, elementwise_cost, expect, same_shape, segmented, vector_weight};
 
 /// Input x `(rows, segments * head_dim)`; weight w f32 `(1, head_dim)`; output y as x. Attribute: `head_dim`.
 pub struct MulWeight;
@@ -65,11 +65,11 @@ fn reference(i: &Invocation<'_>) {
 #[inline(always)]
 fn rows(i: &Invocation<'_>) {
     let w = i.weight(0).as_f32();
-    each_segment(i, |_, x, y| {
+    for (_, x, y) in segments(i) {
         for ((y, x), w) in y.iter_mut().zip(x).zip(w) {
             *y = f32_to_bf16(bf16_to_f32(*x) * w);
         }
-    });
+    }
 }
 
 for_avx512!(rows_avx512, rows);

@@ -10,9 +10,9 @@ use crate::testing::{Case, CaseBuffer, CaseWeight, bf16, out};
 use crate::{DType, Invocation, WeightFormat, bf16_to_f32, f32_to_bf16, kernel};
 
 use super::isa::{AVX512, for_avx512};
-use super::maths::multiply_add;
+use super::maths::{multiply_add, total};
 use super::rms_scale::{inverse_rms, norm_cases};
-use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, each_segment, elementwise_cost, expect, same_shape, segmented, vector_weight};
+use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, segments, elementwise_cost, expect, same_shape, segmented, vector_weight};
 
 /// Input x `(rows, segments * head_dim)`; weight w f32 `(1, head_dim)`; output y as x. Attributes: `epsilon`, `head_dim`.
 pub struct RmsNorm;
@@ -89,12 +89,12 @@ fn short_enough(shape: &CallShape) -> Result<(), String> {
 #[inline(always)]
 fn two_pass<const FMA: bool>(i: &Invocation<'_>) {
     let (w, epsilon) = (i.weight(0).as_f32(), i.attributes().epsilon);
-    each_segment(i, |_, x, y| {
+    for (_, x, y) in segments(i) {
         let scale = inverse_rms::<FMA>(x, epsilon);
         for ((y, x), w) in y.iter_mut().zip(x).zip(w) {
             *y = f32_to_bf16(bf16_to_f32(*x) * scale * w);
         }
-    });
+    }
 }
 
 #[inline(always)]
@@ -102,11 +102,13 @@ fn register_cached<const FMA: bool>(i: &Invocation<'_>) {
     let (w, epsilon) = (i.weight(0).as_f32(), i.attributes().epsilon);
     match i.attributes().head_dim {
         // The head sizes of attention: so short that the whole segment stays in registers.
-        64 => each_segment(i, |_, x, y| held::<FMA, 64>(x, w, epsilon, y)),
-        128 => each_segment(i, |_, x, y| held::<FMA, 128>(x, w, epsilon, y)),
+        64 => for (_, x, y) in segments(i) { held::<FMA, 64>(x, w, epsilon, y) },
+        128 => for (_, x, y) in segments(i) { held::<FMA, 128>(x, w, epsilon, y) },
         _ => {
             let mut kept = [0.0f32; CACHED];
-            each_segment(i, |_, x, y| cached::<FMA>(x, w, epsilon, &mut kept[..x.len()], y));
+            for (_, x, y) in segments(i) {
+                cached::<FMA>(x, w, epsilon, &mut kept[..x.len()], y);
+            }
         }
     }
 }
@@ -116,14 +118,17 @@ fn register_cached<const FMA: bool>(i: &Invocation<'_>) {
 fn held<const FMA: bool, const DIM: usize>(x: &[u16], w: &[f32], epsilon: f32, y: &mut [u16]) {
     let (x, w, y) = (x.first_chunk::<DIM>(), w.first_chunk::<DIM>(), y.first_chunk_mut::<DIM>());
     let (Some(x), Some(w), Some(y)) = (x, w, y) else { unreachable!("operands are DIM long: checked by the operator") };
-    let kept: [f32; DIM] = std::array::from_fn(|col| bf16_to_f32(x[col]));
+    let mut kept = [0.0f32; DIM];
+    for col in 0..DIM {
+        kept[col] = bf16_to_f32(x[col]);
+    }
     let mut sums = [0.0f32; 32];
     for block in kept.as_chunks::<32>().0 {
-        for (sum, x) in sums.iter_mut().zip(block) {
-            *sum = multiply_add::<FMA>(*x, *x, *sum);
+        for lane in 0..32 {
+            sums[lane] = multiply_add::<FMA>(block[lane], block[lane], sums[lane]);
         }
     }
-    let scale = 1.0 / (sums.iter().sum::<f32>() / DIM as f32 + epsilon).sqrt();
+    let scale = 1.0 / (total(&sums) / DIM as f32 + epsilon).sqrt();
     for col in 0..DIM {
         y[col] = f32_to_bf16(kept[col] * scale * w[col]);
     }
@@ -133,13 +138,20 @@ fn held<const FMA: bool, const DIM: usize>(x: &[u16], w: &[f32], epsilon: f32, y
 #[inline(always)]
 fn cached<const FMA: bool>(x: &[u16], w: &[f32], epsilon: f32, kept: &mut [f32], y: &mut [u16]) {
     let mut sums = [0.0f32; 32];
-    for (kept, x) in kept.chunks_mut(32).zip(x.chunks(32)) {
-        for ((kept, x), sum) in kept.iter_mut().zip(x).zip(&mut sums) {
-            *kept = bf16_to_f32(*x);
-            *sum = multiply_add::<FMA>(*kept, *kept, *sum);
+    let (blocks, rest) = x.as_chunks::<32>();
+    let (kept_blocks, kept_rest) = kept.as_chunks_mut::<32>();
+    for (kept, x) in kept_blocks.iter_mut().zip(blocks) {
+        for lane in 0..32 {
+            kept[lane] = bf16_to_f32(x[lane]);
+            sums[lane] = multiply_add::<FMA>(kept[lane], kept[lane], sums[lane]);
         }
     }
-    let scale = 1.0 / (sums.iter().sum::<f32>() / kept.len() as f32 + epsilon).sqrt();
+    let mut square = total(&sums);
+    for (kept, x) in kept_rest.iter_mut().zip(rest) {
+        *kept = bf16_to_f32(*x);
+        square += *kept * *kept;
+    }
+    let scale = 1.0 / (square / x.len() as f32 + epsilon).sqrt();
     for ((y, x), w) in y.iter_mut().zip(kept).zip(w) {
         *y = f32_to_bf16(*x * scale * w);
     }

@@ -8,8 +8,8 @@ use crate::testing::{Case, CaseBuffer, Fill, bf16, out};
 use crate::{DType, Invocation, bf16_to_f32, f32_to_bf16, kernel};
 
 use super::isa::{AVX512, for_avx512};
-use super::maths::multiply_add;
-use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, each_segment, elementwise_cost, expect, same_shape, segmented};
+use super::maths::{multiply_add, total};
+use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, segments, elementwise_cost, expect, same_shape, segmented};
 
 /// Input x `(rows, segments * head_dim)`; output y of the same shape. Attributes: `epsilon`, `head_dim`.
 pub struct RmsScale;
@@ -91,27 +91,24 @@ pub(crate) fn inverse_rms<const FMA: bool>(x: &[u16], epsilon: f32) -> f32 {
     let mut sums = [0.0f32; 32];
     let (blocks, rest) = x.as_chunks::<32>();
     for block in blocks {
-        for (sum, x) in sums.iter_mut().zip(block) {
-            let x = bf16_to_f32(*x);
-            *sum = multiply_add::<FMA>(x, x, *sum);
+        for lane in 0..32 {
+            let x = bf16_to_f32(block[lane]);
+            sums[lane] = multiply_add::<FMA>(x, x, sums[lane]);
         }
     }
-    for (sum, x) in sums.iter_mut().zip(rest) {
-        let x = bf16_to_f32(*x);
-        *sum = multiply_add::<FMA>(x, x, *sum);
-    }
-    1.0 / (sums.iter().sum::<f32>() / x.len() as f32 + epsilon).sqrt()
+    let rest: f32 = rest.iter().map(|x| bf16_to_f32(*x) * bf16_to_f32(*x)).sum();
+    1.0 / ((total(&sums) + rest) / x.len() as f32 + epsilon).sqrt()
 }
 
 #[inline(always)]
 fn rows<const FMA: bool>(i: &Invocation<'_>) {
     let epsilon = i.attributes().epsilon;
-    each_segment(i, |_, x, y| {
+    for (_, x, y) in segments(i) {
         let scale = inverse_rms::<FMA>(x, epsilon);
         for (y, x) in y.iter_mut().zip(x) {
             *y = f32_to_bf16(bf16_to_f32(*x) * scale);
         }
-    });
+    }
 }
 
 for_avx512!(rows_avx512, rows::<true>);

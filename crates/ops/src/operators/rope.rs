@@ -11,7 +11,7 @@ use crate::{DType, Invocation, bf16_to_f32, f32_to_bf16, kernel};
 use super::isa::{AVX512, for_avx512};
 use super::maths::multiply_add;
 use super::rotate_half::columns;
-use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, data_bf16, each_segment, elementwise_cost, expect, rotary, same_shape};
+use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, data_bf16, segments, elementwise_cost, expect, rotary, same_shape};
 
 /// Inputs x `(rows, heads * head_dim)` and the table f32 `(rows, head_dim)`; output as x. Attributes: `head_dim`,
 /// `interleaved`.
@@ -82,7 +82,7 @@ fn rotated<const FMA: bool>(a: u16, b: u16, cos: f32, sin: f32) -> (u16, u16) {
 fn rows<const FMA: bool>(i: &Invocation<'_>) {
     let table = i.input(1);
     let Attributes { head_dim, interleaved, .. } = *i.attributes();
-    each_segment(i, |row, x, y| {
+    for (row, x, y) in segments(i) {
         let (cos, sin) = table.f32(row).split_at(head_dim / 2);
         if interleaved {
             let pairs = y.as_chunks_mut::<2>().0.iter_mut().zip(x.as_chunks::<2>().0);
@@ -97,7 +97,7 @@ fn rows<const FMA: bool>(i: &Invocation<'_>) {
                 (*first, *second) = rotated::<FMA>(*a, *b, *c, *s);
             }
         }
-    });
+    }
 }
 
 for_avx512!(rows_avx512, rows::<true>);

@@ -10,7 +10,7 @@ use crate::{DType, Invocation, bf16_to_f32, f32_to_bf16, kernel};
 use super::isa::{AVX512, for_avx512};
 use super::maths::multiply_add;
 use super::rotate_half::columns;
-use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, data_bf16, each_segment, elementwise_cost, expect, flat, rotary, same_shape};
+use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, data_bf16, segments, elementwise_cost, expect, flat, rotary, same_shape};
 
 /// Inputs x, rotated x `(rows, heads * head_dim)` and the table f32 `(rows, head_dim)`; output as x. Attributes: `head_dim`,
 /// `interleaved`.
@@ -80,7 +80,7 @@ fn rows<const FMA: bool>(i: &Invocation<'_>) {
     let (rotated, table) = (i.input(1), i.input(2));
     let Attributes { head_dim, interleaved, .. } = *i.attributes();
     let mut at = i.share(i.output(0).rows * rotated.width / head_dim).start * head_dim;
-    each_segment(i, |row, x, y| {
+    for (row, x, y) in segments(i) {
         let rotated = flat(&rotated, at..at + head_dim);
         at += head_dim;
         let (cos, sin) = table.f32(row).split_at(head_dim / 2);
@@ -97,7 +97,7 @@ fn rows<const FMA: bool>(i: &Invocation<'_>) {
                 }
             }
         }
-    });
+    }
 }
 
 for_avx512!(rows_avx512, rows::<true>);

@@ -8,7 +8,7 @@ use crate::testing::{Case, bf16, out};
 use crate::{DType, Invocation, kernel};
 
 use super::isa::{AVX512, for_avx512};
-use super::shapes::{all_bf16, each_segment, elementwise_cost, expect, rotary, same_shape};
+use super::shapes::{all_bf16, segments, elementwise_cost, expect, rotary, same_shape};
 
 /// Input x `(rows, heads * head_dim)`; output of the same shape. Attributes: `head_dim`, `interleaved`.
 pub struct RotateHalf;
@@ -75,20 +75,20 @@ const SIGN: u16 = 0x8000;
 #[inline(always)]
 fn rows(i: &Invocation<'_>) {
     if i.attributes().interleaved {
-        each_segment(i, |_, x, y| {
+        for (_, x, y) in segments(i) {
             for (y, x) in y.as_chunks_mut::<2>().0.iter_mut().zip(x.as_chunks::<2>().0) {
                 *y = [x[1] ^ SIGN, x[0]];
             }
-        });
+        }
     } else {
-        each_segment(i, |_, x, y| {
+        for (_, x, y) in segments(i) {
             let (a, b) = x.split_at(x.len() / 2);
             let (first, second) = y.split_at_mut(a.len());
             for (y, b) in first.iter_mut().zip(b) {
                 *y = b ^ SIGN;
             }
             second.copy_from_slice(a);
-        });
+        }
     }
 }
 

@@ -13,54 +13,67 @@ pub(crate) fn sequence_of<'s, 'a>(step: &'s Step<'a>, row: usize) -> (&'s Sequen
     (sequence, sequence.offset + row - sequence.first_row + 1)
 }
 
-/// Calls `body(row, kv_head, unit, sequence, visible)` for this worker's part of all (row, key/value head, unit) triples,
-/// `units` per head, where the work of each grows with what its row sees. In order; a part is a contiguous run.
-#[inline(always)]
-pub(crate) fn each_unit<'a>(
-    i: &Invocation<'a>,
+/// One unit of work of an attention operator: `unit` of the units of a key/value head, for one row.
+pub(crate) struct Unit<'s, 'a> {
+    pub(crate) row: usize,
+    pub(crate) head: usize,
+    pub(crate) unit: usize,
+    pub(crate) sequence: &'s Sequence<'a>,
+    /// Positions that the row sees.
+    pub(crate) visible: usize,
+}
+
+/// This worker's part of all (row, head, unit) triples, `units` per head, where the work of each grows with what its row
+/// sees. In order; a part is a contiguous run. An iterator, not a callback, for the reason given at `segments`.
+pub(crate) fn units<'s, 'a>(
+    i: &'s Invocation<'a>,
     rows: usize,
     heads: usize,
     units: usize,
-    mut body: impl FnMut(usize, usize, usize, &Sequence<'a>, usize),
-) {
-    let part = i.share(step_pairs(i.step) * heads * units);
-    let mut begin = 0;
-    for row in 0..rows {
-        let (sequence, visible) = sequence_of(i.step, row);
+) -> impl Iterator<Item = Unit<'s, 'a>> {
+    let step = i.step;
+    let part = i.share(step_pairs(step) * heads * units);
+    (0..rows).flat_map(move |row| {
+        let (sequence, visible) = sequence_of(step, row);
+        let begin = pairs_before(step, row) * heads * units;
         // A unit is the worker's in whose part of the work it begins.
-        let row_end = begin + visible * heads * units;
-        if row_end > part.start && begin < part.end {
-            for unit in 0..heads * units {
-                if part.contains(&(begin + unit * visible)) {
-                    body(row, unit / units, unit % units, sequence, visible);
-                }
-            }
-        }
-        begin = row_end;
-    }
+        let first = part.start.saturating_sub(begin).div_ceil(visible).min(heads * units);
+        let last = part.end.saturating_sub(begin).div_ceil(visible).min(heads * units);
+        (first..last).map(move |at| Unit { row, head: at / units, unit: at % units, sequence, visible })
+    })
 }
 
-/// Calls `body(row, kv_head, positions, sequence)` for this worker's part of all (row, key/value head, visible position)
-/// triples, in order: even a single row and head is shared among all workers.
-#[inline(always)]
-pub(crate) fn each_span<'a>(
-    i: &Invocation<'a>,
-    rows: usize,
-    heads: usize,
-    mut body: impl FnMut(usize, usize, Range<usize>, &Sequence<'a>),
-) {
-    let part = i.share(step_pairs(i.step) * heads);
-    let mut begin = 0;
-    for row in 0..rows {
-        let (sequence, visible) = sequence_of(i.step, row);
-        for head in 0..heads {
-            let (start, end) = (part.start.max(begin), part.end.min(begin + visible));
-            if start < end {
-                body(row, head, start - begin..end - begin, sequence);
-            }
-            begin += visible;
-        }
-    }
+/// A run of positions that one row and key/value head sees.
+pub(crate) struct Span<'s, 'a> {
+    pub(crate) row: usize,
+    pub(crate) head: usize,
+    pub(crate) positions: Range<usize>,
+    pub(crate) sequence: &'s Sequence<'a>,
+}
+
+/// This worker's part of all (row, head, visible position) triples, in order: even a single row and head is shared among all
+/// workers.
+pub(crate) fn spans<'s, 'a>(i: &'s Invocation<'a>, rows: usize, heads: usize) -> impl Iterator<Item = Span<'s, 'a>> {
+    let step = i.step;
+    let part = i.share(step_pairs(step) * heads);
+    (0..rows * heads).filter_map(move |at| {
+        let (row, head) = (at / heads, at % heads);
+        let (sequence, visible) = sequence_of(step, row);
+        let begin = pairs_before(step, row) * heads + head * visible;
+        let (start, end) = (part.start.max(begin), part.end.min(begin + visible));
+        (start < end).then(|| Span { row, head, positions: start - begin..end - begin, sequence })
+    })
+}
+
+/// (row, visible position) pairs of the step's rows before `row`.
+fn pairs_before(step: &Step<'_>, row: usize) -> usize {
+    let before = step.sequences.iter().take_while(|s| s.first_row < row);
+    before
+        .map(|s| {
+            let rows = s.rows.min(row - s.first_row);
+            rows * s.offset + rows * (rows + 1) / 2
+        })
+        .sum()
 }
 
 /// [`visible_pairs`] of a step.

@@ -123,37 +123,39 @@ pub(crate) unsafe fn flat_mut<'a>(matrix: &MatrixMut<'a>, part: Range<usize>) ->
     unsafe { std::slice::from_raw_parts_mut(matrix.as_mut_ptr().cast::<u16>().add(part.start), part.len()) }
 }
 
-/// Calls `body(a, b, y)` with this worker's part of the elements of inputs 0 and 1 and output 0, all bfloat16.
+/// This worker's part of the elements of inputs 0 and 1 and of output 0, all bfloat16.
 #[inline(always)]
-pub(crate) fn two_to_one(i: &Invocation<'_>, body: impl Fn(&[u16], &[u16], &mut [u16])) {
+pub(crate) fn two_to_one<'a>(i: &Invocation<'a>) -> (&'a [u16], &'a [u16], &'a mut [u16]) {
     let (a, b, y) = (i.input(0), i.input(1), i.output(0));
     let part = elements(i, y.rows * y.width);
     // SAFETY: elements are shared out, so no other worker has this part; operators that use this do not work in place, so
     // the inputs do not overlap it.
     let out = unsafe { flat_mut(&y, part.clone()) };
-    body(flat(&a, part.clone()), flat(&b, part), out);
+    (flat(&a, part.clone()), flat(&b, part), out)
 }
 
-/// Calls `body(x, y)` with this worker's part of the elements of input 0 and output 0, both bfloat16.
+/// This worker's part of the elements of input 0 and of output 0, both bfloat16.
 #[inline(always)]
-pub(crate) fn one_to_one(i: &Invocation<'_>, body: impl Fn(&[u16], &mut [u16])) {
+pub(crate) fn one_to_one<'a>(i: &Invocation<'a>) -> (&'a [u16], &'a mut [u16]) {
     let (x, y) = (i.input(0), i.output(0));
     let part = elements(i, y.rows * y.width);
     // SAFETY: as in `two_to_one`.
     let out = unsafe { flat_mut(&y, part.clone()) };
-    body(flat(&x, part), out);
+    (flat(&x, part), out)
 }
 
-/// Calls `body(row, x, y)` with each of this worker's segments of `head_dim` elements of input 0 and output 0, both bfloat16.
+/// This worker's segments of `head_dim` elements of input 0 and output 0, both bfloat16: row, input, output.
+///
+/// An iterator, not a callback: a body compiled for more instructions than this function must not be called from here.
 #[inline(always)]
-pub(crate) fn each_segment(i: &Invocation<'_>, mut body: impl FnMut(usize, &[u16], &mut [u16])) {
+pub(crate) fn segments<'a>(i: &Invocation<'a>) -> impl Iterator<Item = (usize, &'a [u16], &'a mut [u16])> + use<'a> {
     let (x, y) = (i.input(0), i.output(0));
     let dim = i.attributes().head_dim;
     let per_row = y.width / dim;
-    for segment in i.share(y.rows * per_row) {
+    i.share(y.rows * per_row).map(move |segment| {
         let part = segment * dim..(segment + 1) * dim;
         // SAFETY: segments are shared out, so no other worker has this one; the input does not overlap the output.
         let out = unsafe { flat_mut(&y, part.clone()) };
-        body(segment / per_row, flat(&x, part), out);
-    }
+        (segment / per_row, flat(&x, part), out)
+    })
 }

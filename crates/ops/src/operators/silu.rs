@@ -65,15 +65,11 @@ fn reference(i: &Invocation<'_>) {
 }
 
 #[inline(always)]
-fn part<const FMA: bool>(x: &[u16], y: &mut [u16]) {
+fn rows<const FMA: bool>(i: &Invocation<'_>) {
+    let (x, y) = one_to_one(i);
     for (y, x) in y.iter_mut().zip(x) {
         *y = f32_to_bf16(silu::<FMA>(bf16_to_f32(*x)));
     }
-}
-
-#[inline(always)]
-fn rows<const FMA: bool>(i: &Invocation<'_>) {
-    one_to_one(i, part::<FMA>);
 }
 
 for_avx512!(rows_avx512, rows::<true>);

@@ -12,8 +12,8 @@ use crate::{DType, Invocation, kernel};
 
 use super::attention_scores::attention_cases;
 use super::isa::{AVX512, for_avx512};
-use super::maths::exp;
-use super::sequences::{each_unit, sequence_of, visible_pairs};
+use super::maths::{exp, total};
+use super::sequences::{Unit, units, sequence_of, visible_pairs};
 use super::shapes::{expect, same_shape};
 
 /// Input and output: the same scores, f32 `(rows * heads, context)`. Attribute: `heads`.
@@ -87,39 +87,37 @@ fn reference(i: &Invocation<'_>) {
 #[inline(always)]
 fn rows<const FMA: bool>(i: &Invocation<'_>) {
     let (scores, heads) = (i.output(0), i.attributes().heads);
-    each_unit(i, scores.rows / heads, heads, 1, |row, head, _, _, visible| {
+    for Unit { row, head, visible, .. } in units(i, scores.rows / heads, heads, 1) {
         // SAFETY: (row, head) pairs are shared out, so no other worker has this row of scores.
         let scores = unsafe { scores.f32_mut(row * heads + head) };
         softmax::<FMA>(&mut scores[..visible]);
-    });
+    }
 }
-
-/// Lanes of the running maxima and sums.
-const LANES: usize = 32;
 
 #[inline(always)]
 fn softmax<const FMA: bool>(scores: &mut [f32]) {
-    let mut largest = [f32::NEG_INFINITY; LANES];
-    let (blocks, rest) = scores.as_chunks::<LANES>();
+    let mut lanes = [f32::NEG_INFINITY; 32];
+    let (blocks, rest) = scores.as_chunks::<32>();
     for block in blocks {
-        for (largest, score) in largest.iter_mut().zip(block) {
-            *largest = if *score > *largest { *score } else { *largest };
+        for lane in 0..32 {
+            lanes[lane] = if block[lane] > lanes[lane] { block[lane] } else { lanes[lane] };
         }
     }
-    let largest = largest.iter().chain(rest).fold(f32::NEG_INFINITY, |m, score| m.max(*score));
-    let mut sums = [0.0f32; LANES];
-    let (blocks, rest) = scores.as_chunks_mut::<LANES>();
+    let largest = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |m, score| if *score > m { *score } else { m });
+    let mut sums = [0.0f32; 32];
+    let (blocks, rest) = scores.as_chunks_mut::<32>();
     for block in blocks {
-        for (sum, score) in sums.iter_mut().zip(block) {
-            *score = exp::<FMA>(*score - largest);
-            *sum += *score;
+        for lane in 0..32 {
+            block[lane] = exp::<FMA>(block[lane] - largest);
+            sums[lane] += block[lane];
         }
     }
-    for (sum, score) in sums.iter_mut().zip(rest) {
+    let mut sum = total(&sums);
+    for score in rest {
         *score = exp::<FMA>(*score - largest);
-        *sum += *score;
+        sum += *score;
     }
-    let inverse = 1.0 / sums.iter().sum::<f32>();
+    let inverse = 1.0 / sum;
     for score in scores {
         *score *= inverse;
     }

@@ -61,16 +61,12 @@ fn reference(i: &Invocation<'_>) {
 }
 
 #[inline(always)]
-fn part<const FMA: bool>(a: &[u16], b: &[u16], y: &mut [u16]) {
+fn rows<const FMA: bool>(i: &Invocation<'_>) {
+    let (a, b, y) = two_to_one(i);
     for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
         let (a, b) = (bf16_to_f32(*a), bf16_to_f32(*b));
         *y = f32_to_bf16(silu::<FMA>(a) * b);
     }
-}
-
-#[inline(always)]
-fn rows<const FMA: bool>(i: &Invocation<'_>) {
-    two_to_one(i, part::<FMA>);
 }
 
 for_avx512!(rows_avx512, rows::<true>);

@@ -3,6 +3,8 @@
 //! Ladder: reference → tiled (prefill). The kernels are in `tiled.rs` (the algorithm), `f32_tiles.rs` and `bf16_tiles.rs`
 //! (its arithmetic). The readable form is three other operators: `attention_scores`, `softmax`, `attention_mix`.
 
+#[cfg(target_arch = "x86_64")]
+mod bf16_tiles;
 mod f32_tiles;
 mod tiled;
 
@@ -131,4 +133,10 @@ pub static REFERENCE: Kernel = kernel! {
 };
 
 /// The list.
-pub static CPU: &[&Kernel] = &[&REFERENCE, &f32_tiles::PORTABLE, &f32_tiles::VECTOR];
+pub static CPU: &[&Kernel] = &[
+    &REFERENCE,
+    &f32_tiles::PORTABLE,
+    &f32_tiles::VECTOR,
+    #[cfg(target_arch = "x86_64")]
+    &bf16_tiles::VECTOR,
+];

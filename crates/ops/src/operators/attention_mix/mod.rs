@@ -13,7 +13,7 @@ use crate::{DType, Invocation, KvView, bf16_to_f32, f32_to_bf16, kernel};
 use super::attention_scores::{AttentionCase, attention_cases};
 use super::isa::{AVX512, for_avx512};
 use super::maths::multiply_add;
-use super::sequences::{check_heads, check_step_keys, each_unit, kv_bytes, kv_inputs, sequence_of, visible_pairs};
+use super::sequences::{check_heads, check_step_keys, Unit, units, kv_bytes, kv_inputs, sequence_of, visible_pairs};
 use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, expect};
 
 /// Input probabilities f32 `(rows * heads, context)` and, with [`Keys::Step`], v `(rows, kv_heads * head_dim)`; output
@@ -119,7 +119,7 @@ fn rows<const FMA: bool>(i: &Invocation<'_>) {
     // SAFETY: the only slice of this worker's scratch.
     let (head_bytes, sums, tail_bytes) = unsafe { i.scratch().align_to_mut::<f32>() };
     debug_assert!(head_bytes.is_empty() && tail_bytes.is_empty());
-    each_unit(i, y.rows, kv_heads, head_dim.div_ceil(width), |row, kv_head, unit, sequence, visible| {
+    for Unit { row, head: kv_head, unit, sequence, visible } in units(i, y.rows, kv_heads, head_dim.div_ceil(width)) {
         let values = i.kv(sequence, true);
         let columns = unit * width..head_dim.min((unit + 1) * width);
         sums[..group * WIDE].fill(0.0);
@@ -144,7 +144,7 @@ fn rows<const FMA: bool>(i: &Invocation<'_>) {
                 *y = f32_to_bf16(*sum);
             }
         }
-    });
+    }
 }
 
 /// Adds `positions` to the sums of `HEADS` heads, whose probabilities are rows `first..`; returns `HEADS`.

@@ -1,8 +1,11 @@
 //! Readable attention, first of three calls: `s[r * heads + h, p] = scale * q[r, h] · k[p, h / group]` for every position p
 //! that row r sees, in f32. Positions beyond are left as they are.
 //!
-//! Ladder: reference → rows. Writes (and the next two calls read) a score for every row, head and position: at long prompts
+//! Ladder: reference → rows (`bf16.rs`: with the bfloat16 dot-product instruction). Writes (and the next two calls read) a score for every row, head and position: at long prompts
 //! that matrix is larger than everything else, which is what `attention` avoids.
+
+#[cfg(target_arch = "x86_64")]
+mod bf16;
 
 use crate::operator::{CacheUse, CallShape, Cost, Group, Kernel, Operator};
 use crate::program::{Attributes, Keys};
@@ -11,8 +14,8 @@ use crate::testing::{Case, CaseCache, bf16, out};
 use crate::{DType, Invocation, bf16_to_f32, kernel};
 
 use super::isa::{AVX512, for_avx512};
-use super::maths::multiply_add;
-use super::sequences::{check_heads, check_step_keys, each_span, kv_bytes, kv_inputs, sequence_of, visible_pairs};
+use super::maths::{multiply_add, total};
+use super::sequences::{check_heads, check_step_keys, Span, spans, kv_bytes, kv_inputs, sequence_of, visible_pairs};
 use super::shapes::expect;
 
 /// Input q `(rows, heads * head_dim)` and, with [`Keys::Step`], k `(rows, kv_heads * head_dim)`; output f32
@@ -171,7 +174,7 @@ fn rows<const FMA: bool>(i: &Invocation<'_>) {
     let q = i.input(0);
     let Attributes { heads, kv_heads, .. } = *i.attributes();
     let group = heads / kv_heads;
-    each_span(i, q.rows, kv_heads, |row, kv_head, positions, sequence| {
+    for Span { row, head: kv_head, positions, sequence } in spans(i, q.rows, kv_heads) {
         let keys = i.kv(sequence, false);
         let mut head = kv_head * group;
         let end = head + group;
@@ -184,7 +187,7 @@ fn rows<const FMA: bool>(i: &Invocation<'_>) {
                 _ => heads_at_once::<FMA, TOGETHER>(i, row, head, positions, kv_head, &keys),
             };
         }
-    });
+    }
 }
 
 /// Scores of `HEADS` heads from `head` on; returns `HEADS`.
@@ -203,29 +206,24 @@ fn heads_at_once<const FMA: bool, const HEADS: usize>(
     let q: [&[u16]; HEADS] = std::array::from_fn(|h| &q[(head + h) * head_dim..][..head_dim]);
     for position in positions {
         let key = keys.bf16(kv_head, position);
-        let mut sums = [[0.0f32; 16]; HEADS];
-        let (blocks, rest) = key.as_chunks::<16>();
+        let mut sums = [[0.0f32; 32]; HEADS];
+        let (blocks, rest) = key.as_chunks::<32>();
         for (block, key) in blocks.iter().enumerate() {
-            for (sums, q) in sums.iter_mut().zip(q) {
-                let Some(q) = q[block * 16..].first_chunk::<16>() else { unreachable!("as long as the key") };
-                for lane in 0..16 {
-                    sums[lane] = multiply_add::<FMA>(bf16_to_f32(q[lane]), bf16_to_f32(key[lane]), sums[lane]);
+            for h in 0..HEADS {
+                let Some(q) = q[h][block * 32..].first_chunk::<32>() else { unreachable!("as long as the key") };
+                for lane in 0..32 {
+                    sums[h][lane] = multiply_add::<FMA>(bf16_to_f32(q[lane]), bf16_to_f32(key[lane]), sums[h][lane]);
                 }
             }
         }
-        for (h, (sums, q)) in sums.iter_mut().zip(q).enumerate() {
-            for (lane, key) in rest.iter().enumerate() {
-                sums[lane] += bf16_to_f32(q[blocks.len() * 16 + lane]) * bf16_to_f32(*key);
-            }
-            for half in [8, 4, 2, 1] {
-                for lane in 0..half {
-                    sums[lane] += sums[lane + half];
-                }
-            }
+        for h in 0..HEADS {
+            let tail = q[h][blocks.len() * 32..].iter().zip(rest);
+            let tail: f32 = tail.map(|(q, key)| bf16_to_f32(*q) * bf16_to_f32(*key)).sum();
             let at = (row * heads + head + h) * scores.width + position;
             assert!(position < scores.width && at < scores.rows * scores.width, "scores are wide enough for the context");
+            let score = (total(&sums[h]) + tail) * scale;
             // SAFETY: inside the output (asserted); (row, head, position) triples are shared out among the workers.
-            unsafe { *scores.as_mut_ptr().cast::<f32>().add(at) = sums[0] * scale };
+            unsafe { *scores.as_mut_ptr().cast::<f32>().add(at) = score };
         }
     }
     HEADS
@@ -257,4 +255,10 @@ pub static VECTOR: Kernel = kernel! {
 };
 
 /// The list.
-pub static CPU: &[&Kernel] = &[&REFERENCE, &PORTABLE, &VECTOR];
+pub static CPU: &[&Kernel] = &[
+    &REFERENCE,
+    &PORTABLE,
+    &VECTOR,
+    #[cfg(target_arch = "x86_64")]
+    &bf16::VECTOR,
+];

@@ -1,0 +1,200 @@
+//! Each rewrite fuses exactly its pattern, keeps the operands, and leaves alone what others still read.
+
+mod common;
+
+use common::NOTHING;
+use ops::ladder::SELECTED;
+use ops::operators::*;
+use ops::*;
+
+const HEADS: usize = 4;
+const WIDTH: usize = HEADS * 128;
+
+/// What a test program ends with besides its pattern.
+#[derive(Clone, Copy, PartialEq)]
+enum Reader {
+    None,
+    /// Another call reads the first intermediate buffer.
+    Call,
+    /// The program's result is the first intermediate buffer.
+    Caller,
+}
+
+struct Pattern {
+    builder: ProgramBuilder,
+    reader: Reader,
+    first_intermediate: Option<View>,
+}
+
+fn given(builder: &mut ProgramBuilder, rows: usize, width: usize, dtype: DType) -> View {
+    let view = builder.buffer("given", rows, width, dtype);
+    builder.call(&NOTHING, "given", &[], &[], &[view], Attributes::default());
+    view
+}
+
+impl Pattern {
+    fn new(rows: usize, reader: Reader) -> Pattern {
+        let mut builder = ProgramBuilder::new(rows, 32, CachePolicy::Bounded, DType::BF16);
+        builder.layer(Some(3));
+        Pattern { builder, reader, first_intermediate: None }
+    }
+
+    fn intermediate(&mut self, rows: usize, width: usize, dtype: DType) -> View {
+        let view = self.builder.buffer("intermediate", rows, width, dtype);
+        self.first_intermediate.get_or_insert(view);
+        view
+    }
+
+    fn finish(mut self, result: View) -> Program {
+        let intermediate = self.first_intermediate.expect("patterns have one");
+        let end = match self.reader {
+            Reader::None => result,
+            Reader::Caller => intermediate,
+            Reader::Call => {
+                let end = self.builder.buffer("end", 1, 1, DType::F32);
+                self.builder.call(&NOTHING, "also reads", &[intermediate, result], &[], &[end], Attributes::default());
+                end
+            }
+        };
+        self.builder.finish(end)
+    }
+}
+
+fn norm(rows: usize, reader: Reader) -> Program {
+    let mut p = Pattern::new(rows, reader);
+    let x = given(&mut p.builder, rows, WIDTH, DType::BF16);
+    let scaled = p.intermediate(rows, WIDTH, DType::BF16);
+    let w = p.builder.weight("w", 1, 128, WeightFormat::F32);
+    let y = p.builder.buffer("y", rows, WIDTH, DType::BF16);
+    let attributes = Attributes { head_dim: 128, epsilon: 1e-6, ..Attributes::default() };
+    p.builder.call(&RMS_SCALE, "norm", &[x], &[], &[scaled], attributes);
+    p.builder.call(&MUL_WEIGHT, "norm", &[scaled], &[w], &[y], attributes);
+    p.finish(y)
+}
+
+fn rope(rows: usize, reader: Reader) -> Program {
+    let mut p = Pattern::new(rows, reader);
+    let x = given(&mut p.builder, rows, WIDTH, DType::BF16);
+    let table = given(&mut p.builder, rows, 128, DType::F32);
+    let rotated = p.intermediate(rows, WIDTH, DType::BF16);
+    let y = p.builder.buffer("y", rows, WIDTH, DType::BF16);
+    let attributes = Attributes { head_dim: 128, ..Attributes::default() };
+    p.builder.call(&ROTATE_HALF, "rope", &[x], &[], &[rotated], attributes);
+    p.builder.call(&ROPE_COMBINE, "rope", &[x, rotated, table], &[], &[y], attributes);
+    p.finish(y)
+}
+
+fn swiglu(rows: usize, reader: Reader) -> Program {
+    let mut p = Pattern::new(rows, reader);
+    let gate = given(&mut p.builder, rows, 33, DType::BF16);
+    let up = given(&mut p.builder, rows, 33, DType::BF16);
+    let activated = p.intermediate(rows, 33, DType::BF16);
+    let y = p.builder.buffer("y", rows, 33, DType::BF16);
+    p.builder.call(&SILU, "act", &[gate], &[], &[activated], Attributes::default());
+    p.builder.call(&MUL, "act", &[activated, up], &[], &[y], Attributes::default());
+    p.finish(y)
+}
+
+fn attention(rows: usize, head_dim: usize, keys: Keys, reader: Reader) -> Program {
+    let mut p = Pattern::new(rows, reader);
+    let q = given(&mut p.builder, rows, HEADS * head_dim, DType::BF16);
+    let k = given(&mut p.builder, rows, 2 * head_dim, DType::BF16);
+    let v = given(&mut p.builder, rows, 2 * head_dim, DType::BF16);
+    let scores = p.intermediate(rows * HEADS, 32, DType::F32);
+    let y = p.builder.buffer("y", rows, HEADS * head_dim, DType::BF16);
+    let attributes = Attributes { heads: HEADS, kv_heads: 2, head_dim, scale: 0.1, keys, ..Attributes::default() };
+    let (with_keys, with_values): (&[View], &[View]) =
+        if keys == Keys::Step { (&[q, k], &[scores, v]) } else { (&[q], &[scores]) };
+    p.builder.call(&ATTENTION_SCORES, "attention", with_keys, &[], &[scores], attributes);
+    p.builder.call(&SOFTMAX, "attention", &[scores], &[], &[scores], attributes);
+    p.builder.call(&ATTENTION_MIX, "attention", with_values, &[], &[y], attributes);
+    p.finish(y)
+}
+
+/// Names of the calls, without the ones that only stand for givers and readers.
+fn names(program: &Program) -> Vec<&'static str> {
+    program.calls.iter().map(|call| call.operator.name()).filter(|name| *name != "any").collect()
+}
+
+fn rewritten(program: &Program) -> Program {
+    program.verify().expect("the readable program is sound");
+    let rewritten = program.clone().rewritten(SELECTED.rewrites);
+    rewritten.verify().expect("so is the fused one");
+    rewritten
+}
+
+#[test]
+fn each_pattern_becomes_one_call_with_the_same_operands() {
+    for (program, name) in [
+        (norm(3, Reader::None), "rms_norm"),
+        (rope(3, Reader::None), "rope"),
+        (swiglu(3, Reader::None), "swiglu"),
+        (attention(9, 128, Keys::Cache, Reader::None), "attention"),
+        (attention(9, 128, Keys::Step, Reader::None), "attention"),
+    ] {
+        let fused = rewritten(&program);
+        assert_eq!(names(&fused), [name]);
+        let (before, call) = (&program.calls, fused.calls.last().expect("one"));
+        let last = before.last().expect("a pattern");
+        assert_eq!((call.layer, call.group, call.weights.clone()), (Some(3), last.group, last.weights.clone()));
+        // The result's buffer and every given one are still there; the intermediate is gone.
+        assert_eq!(fused.buffers.len(), program.buffers.len() - 1);
+        assert!(fused.buffers.iter().all(|buffer| buffer.name != "intermediate"));
+        assert_eq!(fused.view_shape(fused.output), program.view_shape(program.output));
+        let scale = before.iter().find(|call| call.operator.name() == "attention_scores");
+        assert_eq!(call.attributes, scale.unwrap_or(last).attributes);
+    }
+}
+
+#[test]
+fn keys_and_values_of_the_step_stay_in_order() {
+    let fused = rewritten(&attention(12, 128, Keys::Step, Reader::None));
+    let call = fused.calls.last().expect("one");
+    let given: Vec<View> = fused.calls[..3].iter().map(|call| call.outputs[0]).collect();
+    assert_eq!(call.inputs, given, "queries, keys, values");
+}
+
+#[test]
+fn what_others_read_is_not_fused() {
+    for reader in [Reader::Call, Reader::Caller] {
+        for (program, want) in [
+            (norm(3, reader), &["rms_scale", "mul_weight"][..]),
+            (rope(3, reader), &["rotate_half", "rope_combine"]),
+            (swiglu(3, reader), &["silu", "mul"]),
+            (attention(9, 128, Keys::Cache, reader), &["attention_scores", "softmax", "attention_mix"]),
+        ] {
+            let kept = rewritten(&program);
+            assert_eq!(names(&kept), want);
+            assert_eq!(kept.buffers, program.buffers);
+        }
+    }
+}
+
+#[test]
+fn tiled_attention_needs_nine_rows_of_heads_of_128() {
+    for (rows, head_dim, fuses) in [(8, 128, false), (9, 128, true), (9, 64, false), (32, 128, true)] {
+        let names = names(&rewritten(&attention(rows, head_dim, Keys::Cache, Reader::None)));
+        assert_eq!(names == ["attention"], fuses, "{rows} rows of {head_dim}");
+    }
+}
+
+#[test]
+fn a_part_of_the_intermediate_is_not_the_whole() {
+    let mut builder = ProgramBuilder::new(3, 32, CachePolicy::Bounded, DType::BF16);
+    let gate = given(&mut builder, 3, 33, DType::BF16);
+    let up = given(&mut builder, 1, 33, DType::BF16);
+    let activated = builder.buffer("intermediate", 3, 33, DType::BF16);
+    let y = builder.buffer("y", 1, 33, DType::BF16);
+    builder.call(&SILU, "act", &[gate], &[], &[activated], Attributes::default());
+    let last_row = View { first_row: 2, rows: 1, ..activated };
+    builder.call(&MUL, "act", &[last_row, up], &[], &[y], Attributes::default());
+    assert_eq!(names(&rewritten(&builder.finish(y))), ["silu", "mul"]);
+}
+
+#[test]
+fn only_the_named_rewrite_is_applied() {
+    let program = swiglu(3, Reader::None);
+    let others: Vec<Rewrite> = SELECTED.rewrites.iter().copied().filter(|rewrite| rewrite.name != "swiglu").collect();
+    assert_eq!(others.len(), SELECTED.rewrites.len() - 1);
+    assert_eq!(names(&program.rewritten(&others)), ["silu", "mul"]);
+}
