@@ -22,7 +22,9 @@ pub(crate) static DENSE_AVX512_BF16: Kernel = kernel! {
 pub(crate) static MATMUL_AVX512_BF16: Kernel = kernel! {
     operator: "linear", name: "matmul", isa: "avx512-bf16", features: FEATURES, supports: packed,
     scratch: matmul_scratch,
-    nmse: 1.2e-5, because: "dequantized weights and the output are each rounded to bfloat16 once", run: run_matmul,
+    nmse: 4e-5,
+    because: "weights and outputs are each rounded to bfloat16, 5e-6 together; several times that where few outputs sum to little",
+    run: run_matmul,
 };
 
 /// Row blocks of a panel: each word of x that is loaded serves as many products.
