@@ -114,9 +114,9 @@ impl Arm {
             kernels: vec![Choice { operator: "linear", rows: 0..=usize::MAX, packed: None, kernel: kernel.name }],
             controls: MechanismControls::default(),
         };
-        // With no more features than its own, this version is the last of its name that runs.
-        let features = kernel.features;
-        let mut bound = bind(program, &checkpoint, &Registry::standard(), weights, features, threads)?;
+        // A kernel added to the registry is preferred among those of its name.
+        let registry = Registry::with(&[kernel], &[]);
+        let mut bound = bind(program, &checkpoint, &registry, weights, Features::detect(), threads)?;
         let mut random = Random::new(1);
         let input = bound.program().calls[0].outputs[0];
         let x = bound.view(input);

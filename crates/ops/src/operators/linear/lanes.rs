@@ -237,7 +237,7 @@ pub(super) fn groups(format: WeightFormat, row_block: &[u8]) -> std::slice::Chun
 }
 
 #[inline(always)]
-fn words(line: &[u8]) -> [u32; LANES] {
+fn words(line: &Line) -> [u32; LANES] {
     let mut words = [0; LANES];
     for (word, bytes) in words.iter_mut().zip(line.chunks_exact(4)) {
         *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -248,22 +248,20 @@ fn words(line: &[u8]) -> [u32; LANES] {
 /// Scales and biases (zero for Int8) of a group's block.
 #[inline(always)]
 pub(super) fn header(format: WeightFormat, block: &[u8]) -> (Lanes, Lanes) {
-    let first = words(&block[..LINE]);
-    let (mut scales, mut biases) = ([0.0; LANES], [0.0; LANES]);
-    let parameters = match format {
-        WeightFormat::Affine4 { parameters, .. } => Some(parameters),
-        _ => None,
-    };
-    let second = if parameters == Some(ElementType::F32) { words(&block[LINE..2 * LINE]) } else { [0; LANES] };
-    for lane in 0..LANES {
-        let word = first[lane];
-        (scales[lane], biases[lane]) = match parameters {
-            Some(ElementType::BF16) => (bf16_to_f32((word >> 16) as u16), bf16_to_f32(word as u16)),
-            Some(ElementType::F16) => (finite_f16(word >> 16), finite_f16(word & 0xffff)),
-            Some(ElementType::F32) | None => (f32::from_bits(word), f32::from_bits(second[lane])),
-        };
+    let (lines, _) = block.as_chunks::<LINE>();
+    let first = words(&lines[0]);
+    match format {
+        WeightFormat::Affine4 { parameters: ElementType::BF16, .. } => {
+            (first.map(|word| f32::from_bits(word & 0xffff_0000)), first.map(|word| f32::from_bits(word << 16)))
+        }
+        WeightFormat::Affine4 { parameters: ElementType::F16, .. } => {
+            (first.map(|word| finite_f16(word >> 16)), first.map(|word| finite_f16(word & 0xffff)))
+        }
+        WeightFormat::Affine4 { parameters: ElementType::F32, .. } => {
+            (first.map(f32::from_bits), words(&lines[1]).map(f32::from_bits))
+        }
+        _ => (first.map(f32::from_bits), [0.0; LANES]),
     }
-    (scales, biases)
 }
 
 /// The value of f16 bits that are neither infinite nor NaN (packing refuses those), without a branch.

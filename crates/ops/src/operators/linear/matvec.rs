@@ -1,5 +1,5 @@
 //! `matvec`: packed weights, at most eight rows, one pass over W for all of them. The decode kernel.
-//! Here: the portable body and the list of versions; the AVX-512 version is in `streams.rs`.
+//! Here: the portable body; the versions on exact integers are in `streams.rs` (AVX-512) and `maddubs.rs` (AVX2).
 
 #![allow(unsafe_code, reason = "scratch; calls of the body compiled for other instruction sets")]
 
@@ -43,7 +43,9 @@ pub(super) fn few_rows(shape: &CallShape) -> Result<(), String> {
 }
 
 /// Codes are multiplied as they are; a group's scale and bias enter once, through the sum of products and the sum of x. The
-/// group's codes are decoded to f32 once and serve `ROWS` rows at a time.
+/// group's codes are decoded to f32 once and serve `ROWS` rows at a time. Bytes and flops as for the AVX-512 VNNI version; the
+/// decoding, four operations per 16 weights, is its floor: with AVX2, two cores of an AMD EPYC (Zen 4) decode Qwen3-0.6B
+/// (W4 g128) in 24 ms per token, 0.4 of a plain read.
 #[inline(always)]
 fn body<V: Vector, const ROWS: usize>(i: &Invocation<'_>) {
     if i.input(0).rows == 1 { tiles::<V, 1>(i) } else { tiles::<V, ROWS>(i) }

@@ -9,6 +9,10 @@
 //! - `matvec`: packed weights and at most eight rows; the codes are multiplied as integers in one pass over W, scales are
 //!   applied once per group: decode, limited by the bytes of W.
 //!
+//! Versions differ in how they multiply: `portable`, `avx2` and `avx512f` share one f32 body (`lanes.rs`); `avx512-bf16`
+//! multiplies bfloat16 pairs (`tiles.rs`); `avx512-vnni` and `avx2-maddubs` multiply codes with 16-bit fixed-point
+//! activations in two byte planes, exactly (`streams.rs`, `maddubs.rs`; `planes.rs`).
+//!
 //! All kernels share out blocks of 16 outputs in contiguous ranges, so no result depends on the number of workers.
 
 mod dense;
@@ -18,6 +22,8 @@ mod matvec;
 mod reference;
 mod vanilla;
 
+#[cfg(target_arch = "x86_64")]
+mod maddubs;
 #[cfg(target_arch = "x86_64")]
 mod planes;
 #[cfg(target_arch = "x86_64")]
@@ -112,6 +118,8 @@ pub static CPU: &[&Kernel] = &[
     #[cfg(target_arch = "x86_64")]
     &matvec::AVX2,
     #[cfg(target_arch = "x86_64")]
+    &maddubs::MATVEC_AVX2,
+    #[cfg(target_arch = "x86_64")]
     &matvec::AVX512F,
     #[cfg(target_arch = "x86_64")]
     &matvec::AVX512_VNNI,
@@ -179,6 +187,10 @@ fn cases() -> Vec<Case> {
     for (rows, outs) in [(10, 65), (17, 97), (33, 16), (130, 64)] {
         cases.push(case(rows, outs, 256, g128, rows % 2 == 1));
     }
+    // More rows than are packed at a time.
+    cases.push(case(260, 17, 128, g128, false));
+    cases.push(case(260, 17, 128, w4(32, F16), false));
+    cases.push(case(260, 17, 128, Bf16, true));
     // Every format, few rows and many, no multiple of 16 outputs.
     let formats = [
         w4(128, F16),

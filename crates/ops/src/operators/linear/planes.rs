@@ -20,6 +20,25 @@ pub(super) struct Factors {
     pub(super) total: u32,
 }
 
+/// A group's step and its inverse, both powers of two (the step NaN if the group is not finite).
+pub(super) struct Scaling {
+    pub(super) step: f32,
+    pub(super) inverse: f32,
+}
+
+impl Factors {
+    /// From the largest magnitude of a group, as bfloat16 bits.
+    #[inline]
+    pub(super) fn scaling(largest: u32) -> Scaling {
+        // The exponent field; 1.9921875 * 2^14 would exceed 32,639, so the largest significand moves up.
+        let exponent = (largest >> 7) + u32::from(largest & 0x7f == 0x7f);
+        // Steps below 2^-114 would need a factor above the largest float; such groups round to a coarser step.
+        let exponent = exponent.clamp(27, 255);
+        let step = if largest < 0x7f80 { f32::from_bits((exponent - 14) << 23) } else { f32::NAN };
+        Scaling { step, inverse: f32::from_bits((254 + 14 - exponent) << 23) }
+    }
+}
+
 /// Addresses of the planes of all rows in scratch: per group and line of codes, per row, the four-byte words that a line's
 /// lanes are multiplied with: (high, low) of Int8's columns, (high, low) of the low nibbles' columns and then of the high
 /// nibbles' for Affine4. Then, per group and row, [`Factors`].
@@ -88,13 +107,8 @@ unsafe fn split_group<const FORMAT: u8>(
         largest = _mm256_max_epu16(largest, _mm256_and_si256(load(column), _mm256_set1_epi16(0x7fff)));
     }
     let largest = _mm512_reduce_max_epu32(_mm512_cvtepu16_epi32(largest));
-    // The bfloat16's exponent field; 1.9921875 * 2^14 would round above 32,639, so the largest significand moves up.
-    let exponent = (largest >> 7) + u32::from(largest & 0x7f == 0x7f);
-    let finite = largest < 0x7f80;
-    // Steps below 2^-114 would need a factor above the largest float; such groups round to a coarser step.
-    let exponent = exponent.clamp(27, 255);
-    let step = f32::from_bits((exponent - 14) << 23);
-    let inverse = _mm512_set1_ps(f32::from_bits((254 + 14 - exponent) << 23));
+    let Scaling { step, inverse } = Factors::scaling(largest);
+    let inverse = _mm512_set1_ps(inverse);
     let mut total = _mm512_setzero_si512();
     let mut convert = |column: usize| {
         let value = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(load(column))));
@@ -131,7 +145,6 @@ unsafe fn split_group<const FORMAT: u8>(
         }
     }
     let total = _mm512_reduce_add_epi32(total);
-    let step = if finite { step } else { f32::NAN };
     let total = if is_affine4(FORMAT) { (step * total as f32).to_bits() } else { (-128 * total) as u32 };
     Factors { step, total }
 }

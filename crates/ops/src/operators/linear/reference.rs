@@ -5,7 +5,7 @@ use crate::{Invocation, Kernel, kernel};
 
 pub(super) static REFERENCE: Kernel = kernel! {
     operator: "linear", name: "reference", isa: "portable", features: &[],
-    nmse: 6e-6, because: "the reference itself, its output rounded to bfloat16 where the buffer is", run: reference,
+    nmse: 0.0, because: "the reference", run: reference,
 };
 
 /// Sixteen outputs at a time, so that their weights are decoded once for all rows; each sum runs over k in order.

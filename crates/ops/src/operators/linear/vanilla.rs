@@ -31,7 +31,9 @@ pub(super) static AVX512F: Kernel = kernel! {
 compiled!(body, 1, 1, 1);
 
 /// Each weight becomes `q * scale + bias` in f32 and is multiplied into its output's sum, again for every row: W is read
-/// from memory or cache once per row of x, `2 * rows * in * out` useful flops and as many again for dequantizing.
+/// from memory or cache once per row of x, `2 * rows * in * out` useful flops and as many again for dequantizing. Floor: four
+/// operations per 16 weights and row. On two cores of an AMD EPYC (Zen 4), AVX-512: the layers of Qwen3-0.6B (W4 g128) at
+/// 128 rows in 4.0 s, 28 GFLOP/s.
 #[inline(always)]
 fn body<V: Vector, const ROWS: usize>(i: &Invocation<'_>) {
     let operands = Operands::of(i);
