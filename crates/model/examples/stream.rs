@@ -11,7 +11,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tokenizer = files.tokenizer()?;
     let mut engine = Engine::load(&files, LoadOptions::new(&ops::ladder::SELECTED))?;
     let prompt = tokenizer.encode_with_special(prompt)?;
-    let options = GenerateOptions { max_tokens: 32, stop_tokens: files.config().eos_tokens.clone(), ..Default::default() };
+    let options =
+        GenerateOptions { max_tokens: 32, stop_tokens: files.config().eos_tokens.clone(), ..Default::default() };
     let mut cache = engine.new_cache(prompt.len() + options.max_tokens);
     let mut text = tokenizer.stream();
     for token in generate(&mut engine, &mut cache, &prompt, options)? {
