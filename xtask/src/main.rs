@@ -1,1 +1,75 @@
-fn main() {}
+//! The repository's own chores: `cargo xtask VERB`. What each does is in the file of its name.
+//! Not here: anything the shipped binary needs.
+
+mod deps;
+mod fixtures;
+mod peers;
+mod schema;
+mod test;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+
+const USAGE: &str = "usage: cargo xtask VERB
+
+  test      format, lints, crate edges, schemas, documentation, then every test in release mode
+  deps      fails on an edge between crates that the map does not have
+  schema    writes schemas/ from the record types; with --check only compares
+  fixtures  fetches the real model and tokenizer that some tests read, into downloads/
+  peers     builds the engines to compare with, into .venv/ (minutes); with `oracle` also what makes fixtures";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let result = match words[..] {
+        ["test"] => test::run(),
+        ["deps"] => deps::run(),
+        ["schema"] => schema::write(),
+        ["schema", "--check"] => schema::check(),
+        ["fixtures"] => fixtures::run(),
+        ["peers"] => peers::run(None),
+        ["peers", "oracle"] => peers::run(Some("oracle")),
+        ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The repository's root: the directory above this crate.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("xtask lies in the repository").to_path_buf()
+}
+
+/// The cargo that runs this.
+fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+/// Runs a command to its end.
+///
+/// # Errors
+/// It cannot be started, or does not succeed; `what` says which step that was.
+fn finish(what: &str, command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("{what}: cannot start {:?}", command.get_program()))?;
+    if !status.success() {
+        bail!("{what} failed ({status})");
+    }
+    Ok(())
+}

@@ -1,1 +1,91 @@
-fn main() {}
+//! The command line: which verbs there are, and how an error becomes a message and an exit code.
+//! Not here: what a verb does (one file each), the engine, measurements.
+
+mod chat;
+mod doctor;
+mod failure;
+mod find;
+mod input;
+mod interrupt;
+mod ladder;
+mod load;
+mod memory;
+mod npy;
+mod output;
+mod progress;
+mod prose;
+mod pull;
+mod quantize;
+mod run;
+mod sampling;
+mod score;
+mod speak;
+mod tokenize;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Counts heap bytes beside the arenas', so that a peak covers both.
+#[global_allocator]
+static ALLOCATOR: ops::memory::CountingAllocator = ops::memory::CountingAllocator;
+
+/// Runs Qwen3-class language models and shows where the next bottleneck is.
+///
+/// Exit codes: 0 done, 1 a check or a run failed, 2 bad usage or input, 130 interrupted by Ctrl-C.
+#[derive(Parser)]
+#[command(name = "hourglass", version, max_term_width = 100, subcommand_required = true)]
+struct CommandLine {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Where the time of one request goes, and what to try next
+    Find(find::Args),
+    /// The checkpoints: parent, change, hypothesis, place in the source
+    Ladder(ladder::Args),
+    /// What this machine has, what that means, and how to get what is missing
+    Doctor(doctor::Args),
+    /// Continue one prompt
+    Run(run::Args),
+    /// Talk, turn by turn; the cache is kept between turns
+    Chat(chat::Args),
+    /// How likely a text is: negative log-likelihood per token, perplexity, logits
+    Score(score::Args),
+    /// Text or a conversation to token ids, or back
+    Tokenize(tokenize::Args),
+    /// Write a 4-bit copy of a dense checkpoint, in MLX layout
+    Quantize(quantize::Args),
+    /// Download a model into the local hub cache
+    Pull(pull::Args),
+}
+
+fn main() -> ExitCode {
+    let line = CommandLine::parse();
+    interrupt::install();
+    let result = match line.verb {
+        Verb::Find(args) => find::run(args),
+        Verb::Ladder(args) => ladder::run(args),
+        Verb::Doctor(args) => doctor::run(args),
+        Verb::Run(args) => run::run(args),
+        Verb::Chat(args) => chat::run(args),
+        Verb::Score(args) => score::run(args),
+        Verb::Tokenize(args) => tokenize::run(args),
+        Verb::Quantize(args) => quantize::run(args),
+        Verb::Pull(args) => pull::run(args),
+    };
+    result.unwrap_or_else(|error| failure::report(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        CommandLine::command().debug_assert();
+    }
+}

@@ -1,0 +1,221 @@
+//! `hourglass find`: one warmed request, what it dispatched, which operators its time goes to, and what to try next.
+//! Not here: how anything is measured (`probe`), how it is shown (`find/table`), what follows from it (`find/next`).
+
+mod next;
+mod table;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use model::{Engine, Keep};
+use probe::{Case, Clocked, PROMPT_RULE, Request};
+use record::{Coverage, FindRecord, Known, LogitsMode, Phase, Protocol, Replay, Workload, token_trace_hash};
+use weights::ModelFiles;
+
+use crate::failure::{INTERRUPTED, usage};
+use crate::load::{EngineArgs, ModelArgs};
+use crate::progress::Progress;
+use crate::{interrupt, load, output};
+
+/// What is measured where no model is named: no download, and speed does not depend on weight values.
+const DEFAULT_MODEL: &str = "synthetic:qwen3-0.6b";
+
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum PrefillLogits {
+    /// Of the prompt's last token, which is what generating needs
+    Last,
+    /// Of every prompt token
+    All,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Prompt tokens
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    input_len: usize,
+    /// Tokens to generate: the first by the prefill, each other by a decode step
+    #[arg(long, value_name = "N", default_value_t = 129)]
+    output_len: usize,
+    /// Complete requests before the clocked one, and replay rounds before the timed ones
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    warmup: usize,
+    /// Timed rounds of each replay
+    #[arg(long, value_name = "N", default_value_t = 12)]
+    iterations: usize,
+    /// Which prompt tokens get logits
+    #[arg(long, value_enum, default_value = "last")]
+    prefill_logits: PrefillLogits,
+    /// Seed of the prompt's token ids
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    #[command(flatten)]
+    engine: EngineArgs,
+    /// Write the record of everything measured
+    #[arg(long, value_name = "FILE")]
+    json_output: Option<PathBuf>,
+    /// Print the record in place of the tables
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> Result<ExitCode> {
+    args.check()?;
+    let options = args.engine.options()?;
+    let record_file = output::create_if_asked("--json-output", args.json_output.as_deref())?;
+    let files = args.model.open(Some(DEFAULT_MODEL))?;
+    args.check_length(&files)?;
+    let (mut engine, load_seconds) = load::load(&files, options)?;
+    if !args.json {
+        output::print(
+            table::head(&load::describe(&files, &engine), args.model.model.is_none(), load_seconds).as_bytes(),
+        )?;
+    }
+    let record = measure(&args, &files, &mut engine)?;
+    if let Some(file) = record_file {
+        file.finish_with_json(&record)?;
+    }
+    if args.json {
+        output::print_json(&record)?;
+    } else {
+        output::print(table::body(&record, &engine, &args.engine.solution.registry()).as_bytes())?;
+    }
+    if interrupt::requested() {
+        output::note(format_args!(
+            "hourglass: interrupted: {}",
+            record.coverage.reason().unwrap_or("everything had been measured")
+        ));
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    let complete = record.coverage.is_complete() && !record.void;
+    Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Args {
+    fn check(&self) -> Result<()> {
+        let counts = [
+            ("--input-len", self.input_len, 1, "a request has a prompt"),
+            ("--output-len", self.output_len, 2, "the first token is the prefill's; decode needs another"),
+            ("--iterations", self.iterations, 1, "a median needs a sample"),
+        ];
+        for (flag, found, least, why) in counts {
+            if found < least {
+                return Err(usage(format!("{flag} {found}: expected at least {least} ({why})")));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_length(&self, files: &ModelFiles) -> Result<()> {
+        let limit = files.config().max_positions;
+        match self.input_len.checked_add(self.output_len) {
+            Some(tokens) if tokens <= limit => Ok(()),
+            _ => Err(usage(format!(
+                "--input-len {} and --output-len {} exceed the {limit} positions of {}; ask for fewer tokens",
+                self.input_len,
+                self.output_len,
+                files.label()
+            ))),
+        }
+    }
+
+    fn logits(&self) -> LogitsMode {
+        match self.prefill_logits {
+            PrefillLogits::Last => LogitsMode::Last,
+            PrefillLogits::All => LogitsMode::All,
+        }
+    }
+}
+
+/// The request clock, then both replays, as one closed record.
+fn measure(args: &Args, files: &ModelFiles, engine: &mut Engine) -> Result<FindRecord> {
+    let (vocabulary, stops) = (engine.config().vocab_size, engine.config().eos_tokens.clone());
+    let prompt = probe::prompt(args.input_len, vocabulary, &stops, args.seed);
+    let workload = |phase: Phase| -> Result<Workload> {
+        Ok(Workload {
+            model: files.label().to_owned(),
+            weights_hash: files.fingerprint()?,
+            phase,
+            context_tokens: prompt.len() as u64,
+            new_rows: if phase == Phase::Decode { 1 } else { prompt.len() as u64 },
+            capacity: (prompt.len() + if phase == Phase::Request { args.output_len } else { 0 }) as u64,
+            output_tokens: if phase == Phase::Request { args.output_len as u64 } else { 0 },
+            logits: args.logits(),
+            sampling: "greedy".to_owned(),
+            seed: args.seed,
+            prompt_rule: PROMPT_RULE.to_owned(),
+            token_trace_hash: token_trace_hash(&prompt),
+        })
+    };
+    let progress = Progress::new("find");
+    let show = |done: usize, total: usize, what: &str| progress.steps(done, total, what);
+    let request =
+        Request { prompt: &prompt, output_tokens: args.output_len, logits: args.logits(), warmup: args.warmup };
+    let Clocked { clock, wiring } = probe::clock(engine, &request, &show)?;
+    let mut replays = Vec::new();
+    for phase in [Phase::Prefill, Phase::Decode] {
+        let case =
+            Case { workload: workload(phase)?, tokens: &prompt, warmup: args.warmup, iterations: args.iterations };
+        replays.push(probe::replay(engine, &case, &show)?);
+    }
+    drop(progress);
+
+    let kernels = [
+        probe::bound_kernels(Phase::Prefill, engine.kernels(prompt.len(), keep(args), prompt.len())?),
+        probe::bound_kernels(
+            Phase::Decode,
+            engine.kernels(decode_rows(engine, prompt.len()), Keep::Last, prompt.len())?,
+        ),
+    ];
+    let mut record = FindRecord {
+        schema: FindRecord::SCHEMA.to_owned(),
+        created: probe::now(),
+        workload: workload(Phase::Request)?,
+        workload_id: String::new(),
+        conditions: probe::conditions(engine, kernels.concat()),
+        conditions_id: String::new(),
+        subject: probe::subject(engine, args.engine.solution.name(), &files.describe_encoding()),
+        protocol: Protocol {
+            warmup: args.warmup as u64,
+            iterations: args.iterations as u64,
+            process_id: std::process::id(),
+        },
+        coverage: coverage(&clock, &replays),
+        next: next::step(&clock, &replays, engine, &args.engine.solution.registry()),
+        request: clock,
+        wiring,
+        replays,
+        checks: Vec::new(),
+        void: false,
+    };
+    record.close();
+    Ok(record)
+}
+
+fn keep(args: &Args) -> Keep {
+    match args.prefill_logits {
+        PrefillLogits::Last => Keep::Last,
+        PrefillLogits::All => Keep::All,
+    }
+}
+
+/// Rows of the program behind one decode step: without a cache it runs the whole prefix.
+fn decode_rows(engine: &Engine, context: usize) -> usize {
+    if engine.checkpoint().cache == ops::CachePolicy::None { context } else { 1 }
+}
+
+fn coverage(clock: &Known<record::RequestClock>, replays: &[Replay]) -> Coverage {
+    let mut reasons = Vec::new();
+    match clock {
+        Known::Is(clock) => reasons.extend(clock.coverage.reason().map(|reason| format!("request: {reason}"))),
+        Known::Unavailable(missing) => reasons.push(format!("request: {}", missing.unavailable)),
+    }
+    for replay in replays {
+        let phase = replay.workload.phase.name();
+        reasons.extend(replay.coverage.reason().map(|reason| format!("{phase} replay: {reason}")));
+    }
+    if reasons.is_empty() { Coverage::complete() } else { Coverage::incomplete(reasons.join("; ")) }
+}

@@ -1,0 +1,127 @@
+//! `hourglass ladder`: the rungs (parent, change, hypothesis, place in the source), and how a rung's programs differ from its
+//! parent's. Not here: what a rung is worth; that is measured.
+
+mod diff;
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use ops::{CachePolicy, Checkpoint, Registry, WeightPolicy, ladder};
+use serde::Serialize;
+
+use crate::failure::usage;
+use crate::load::{ModelArgs, Solution};
+use crate::output;
+use crate::prose::paragraph;
+
+/// Whose shapes programs are lowered for where no model is named; nothing is loaded.
+const DEFAULT_MODEL: &str = "synthetic:qwen3-0.6b";
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Compare the programs of this checkpoint with its parent's, call by call
+    #[arg(long, value_name = "CHECKPOINT")]
+    diff: Option<String>,
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Whose checkpoints
+    #[arg(long, value_enum, default_value = "hourglass")]
+    solution: Solution,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One checkpoint, as listed.
+#[derive(Serialize)]
+struct Rung {
+    name: &'static str,
+    /// The oracle and the first rung have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<&'static str>,
+    change: &'static str,
+    hypothesis: &'static str,
+    cache: &'static str,
+    weights: &'static str,
+    fusions: Vec<&'static str>,
+    /// `file:line`.
+    source: String,
+}
+
+#[derive(Serialize)]
+struct Retired {
+    name: &'static str,
+    why: &'static str,
+}
+
+#[derive(Serialize)]
+struct Listing {
+    checkpoints: Vec<Rung>,
+    retired: Vec<Retired>,
+}
+
+pub(crate) fn run(args: Args) -> Result<ExitCode> {
+    let registry = args.solution.registry();
+    match &args.diff {
+        None if args.model.model.is_some() => {
+            return Err(usage("--model is for --diff CHECKPOINT: the list of checkpoints is the same for every model"));
+        }
+        None => {
+            let listing = listing(&registry);
+            if args.json { output::print_json(&listing)? } else { output::print(list(&listing).as_bytes())? }
+        }
+        Some(name) => {
+            let rung = registry.checkpoint(name).map_err(|why| usage(format!("--diff: {why}")))?;
+            let parent = rung.parent.ok_or_else(|| {
+                usage(format!("--diff {name}: it has no parent to compare with; choose another of `hourglass ladder`"))
+            })?;
+            let files = args.model.open(Some(DEFAULT_MODEL))?;
+            let difference = diff::compare(parent, rung, &files)?;
+            if args.json { output::print_json(&difference)? } else { output::print(difference.text().as_bytes())? }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn listing(registry: &Registry) -> Listing {
+    let rung = |checkpoint: &'static Checkpoint| Rung {
+        name: checkpoint.name,
+        parent: checkpoint.parent.map(|parent| parent.name),
+        change: checkpoint.change,
+        hypothesis: checkpoint.hypothesis,
+        cache: match checkpoint.cache {
+            CachePolicy::None => "none",
+            CachePolicy::Concatenate => "concatenated",
+            CachePolicy::Bounded => "bounded",
+        },
+        weights: match checkpoint.weights {
+            WeightPolicy::Float32 => "float32",
+            WeightPolicy::Dense => "bfloat16",
+            WeightPolicy::Packed => "packed",
+        },
+        fusions: checkpoint.rewrites.iter().map(|rewrite| rewrite.name).collect(),
+        source: format!("{}:{}", checkpoint.file, checkpoint.line),
+    };
+    Listing {
+        checkpoints: registry.checkpoints().map(rung).collect(),
+        retired: ladder::RETIRED.iter().map(|(name, why)| Retired { name, why }).collect(),
+    }
+}
+
+fn list(listing: &Listing) -> String {
+    let mut text = String::new();
+    for rung in &listing.checkpoints {
+        let parent = rung.parent.map_or_else(String::new, |parent| format!(" (after {parent})"));
+        let _ = writeln!(text, "{}{parent}   {}", rung.name, rung.source);
+        let fusions = if rung.fusions.is_empty() { "none".to_owned() } else { rung.fusions.join(", ") };
+        let _ = writeln!(text, "  cache {}, weights {}, fusions: {fusions}", rung.cache, rung.weights);
+        text += &paragraph("  change:     ", rung.change, "              ");
+        text += &paragraph("  hypothesis: ", rung.hypothesis, "              ");
+        text.push('\n');
+    }
+    for Retired { name, why } in &listing.retired {
+        text += &paragraph("", &format!("{name}: retired: {why}"), "  ");
+    }
+    text
+}

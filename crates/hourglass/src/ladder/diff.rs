@@ -1,0 +1,375 @@
+//! The difference of two checkpoints' programs: which calls one has and the other has not, and which are bound otherwise.
+//! Nothing is loaded or run: programs are lowered from the model's shapes alone.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+
+use anyhow::Result;
+use model::{WeightFormats, lower};
+use ops::{Checkpoint, ElementType, MechanismControls, Program, Resolved, WeightFormat, WeightPolicy};
+use record::Phase;
+use serde::Serialize;
+use weights::{Encoding, ModelFiles};
+
+use crate::failure::usage;
+use crate::prose::paragraph;
+
+/// The shapes compared: a prompt of so many rows, and one row after it.
+const ROWS: usize = 128;
+
+/// How a rung's programs differ from its parent's.
+#[derive(Serialize)]
+pub(crate) struct Difference {
+    checkpoint: &'static str,
+    parent: &'static str,
+    model: String,
+    change: &'static str,
+    phases: Vec<PhaseDifference>,
+}
+
+#[derive(Serialize)]
+struct PhaseDifference {
+    phase: Phase,
+    /// Rows that the parent's pass and the rung's pass run.
+    parent_rows: usize,
+    rows: usize,
+    changes: Vec<Change>,
+}
+
+/// One operator in one slot: how its calls were bound before, and how they are now. One side may be empty.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Change {
+    slot: &'static str,
+    operator: &'static str,
+    before: Vec<Calls>,
+    after: Vec<Calls>,
+}
+
+/// So many calls bound alike.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Calls {
+    calls: usize,
+    #[serde(flatten)]
+    binding: Binding,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+struct Binding {
+    /// The kernel that the checkpoint names; without one, the last that the machine runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kernel: Option<&'static str>,
+    weights: Vec<String>,
+    /// Element types of inputs, then of outputs.
+    operands: Vec<String>,
+    /// Attention reads the cache, or the step's own keys.
+    reads_cache: bool,
+}
+
+/// Lowers both checkpoints for the shapes of `files` and compares the programs.
+///
+/// # Errors
+/// A tensor that cannot be opened, or a width that no group size divides.
+pub(crate) fn compare(parent: &Checkpoint, rung: &Checkpoint, files: &ModelFiles) -> Result<Difference> {
+    let inherit = MechanismControls::default();
+    let before = parent.resolve(inherit).map_err(usage)?;
+    let after = rung.resolve(inherit).map_err(usage)?;
+    let (old_formats, new_formats) = (formats(files, before.weights)?, formats(files, after.weights)?);
+    let phase = |phase: Phase| {
+        let (old_rows, new_rows) = (rows(phase, &before), rows(phase, &after));
+        let context = if phase == Phase::Decode { ROWS + 1 } else { ROWS };
+        let config = files.config();
+        let old = lower(config, &before, &old_formats, old_rows, 1, context);
+        let new = lower(config, &after, &new_formats, new_rows, 1, context);
+        let changes = changes(&calls(&old, &before), &calls(&new, &after));
+        PhaseDifference { phase, parent_rows: old_rows, rows: new_rows, changes }
+    };
+    Ok(Difference {
+        checkpoint: rung.name,
+        parent: parent.name,
+        model: files.label().to_owned(),
+        change: rung.change,
+        phases: vec![phase(Phase::Prefill), phase(Phase::Decode)],
+    })
+}
+
+/// Without a cache, a decode step runs the whole prefix.
+fn rows(phase: Phase, checkpoint: &Resolved) -> usize {
+    match phase {
+        Phase::Decode if checkpoint.cache == ops::CachePolicy::None => ROWS + 1,
+        Phase::Decode => 1,
+        Phase::Prefill | Phase::Request => ROWS,
+    }
+}
+
+/// What every tensor would be packed as; parameter types do not matter for a comparison.
+fn formats(files: &ModelFiles, policy: WeightPolicy) -> Result<WeightFormats> {
+    let tensors = files.tensor_names().map(|name| files.tensor(name)).collect::<Result<Vec<_>, _>>()?;
+    let any_packed = tensors.iter().any(|tensor| !matches!(tensor.encoding(), Encoding::Dense(_)));
+    let mut formats: WeightFormats = HashMap::new();
+    for tensor in tensors {
+        let (rows, cols) = (tensor.rows(), tensor.cols());
+        let parameters = ElementType::BF16;
+        let format = match (policy, tensor.encoding()) {
+            _ if rows == 1 => WeightFormat::F32,
+            (WeightPolicy::Float32, _) => WeightFormat::F32,
+            (WeightPolicy::Dense, _) => WeightFormat::Bf16,
+            (WeightPolicy::Packed, Encoding::Affine4 { group }) => WeightFormat::Affine4 { group, parameters },
+            (WeightPolicy::Packed, Encoding::Int8 { group }) => WeightFormat::Int8 { group },
+            (WeightPolicy::Packed, Encoding::Dense(_)) if any_packed => WeightFormat::Bf16,
+            (WeightPolicy::Packed, Encoding::Dense(_)) => {
+                let group = [128, 64, 32].into_iter().find(|group| cols % group == 0);
+                let group = group.ok_or_else(|| {
+                    usage(format!(
+                        "tensor {}: {cols} columns do not divide into groups of 32, 64 or 128",
+                        tensor.name()
+                    ))
+                })?;
+                WeightFormat::Affine4 { group, parameters }
+            }
+        };
+        formats.insert(tensor.name().to_owned(), format);
+    }
+    // Not a file's tensor: the rotary frequencies that the engine makes.
+    formats.insert("rope.inverse_frequencies".to_owned(), WeightFormat::F32);
+    Ok(formats)
+}
+
+/// Calls of each (slot, operator) by binding, in program order of their first call.
+type Bindings = Vec<((&'static str, &'static str), BTreeMap<Binding, usize>)>;
+
+fn calls(program: &Program, checkpoint: &Resolved) -> Bindings {
+    let mut bindings: Bindings = Vec::new();
+    for call in &program.calls {
+        let shape = program.call_shape(call, &[]);
+        let operator = call.operator.name();
+        let rows = shape.inputs.first().or(shape.outputs.first()).map_or(0, |view| view.rows);
+        let packed = shape.weights.first().is_some_and(|weight| weight.format.is_packed());
+        let choice = checkpoint.kernels.iter().find(|choice| {
+            choice.operator == operator
+                && choice.rows.contains(&rows)
+                && choice.packed.is_none_or(|wanted| wanted == packed)
+        });
+        let binding = Binding {
+            kernel: choice.map(|choice| choice.kernel),
+            weights: shape.weights.iter().map(|weight| weight.format.to_string()).collect(),
+            operands: shape.inputs.iter().chain(&shape.outputs).map(|view| format!("{:?}", view.dtype)).collect(),
+            reads_cache: call.operator.touches_cache(&call.attributes) == ops::CacheUse::Read,
+        };
+        let key = (call.slot, operator);
+        let index = bindings.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
+            bindings.push((key, BTreeMap::new()));
+            bindings.len() - 1
+        });
+        *bindings[index].1.entry(binding).or_insert(0) += 1;
+    }
+    bindings
+}
+
+fn changes(before: &Bindings, after: &Bindings) -> Vec<Change> {
+    let of =
+        |bindings: &Bindings, key| bindings.iter().find(|(known, _)| *known == key).map(|(_, calls)| calls.clone());
+    let listed = |calls: BTreeMap<Binding, usize>| {
+        calls.into_iter().map(|(binding, calls)| Calls { calls, binding }).collect::<Vec<_>>()
+    };
+    let gone = before.iter().map(|(key, _)| *key);
+    let new = after.iter().map(|(key, _)| *key).filter(|key| of(before, *key).is_none());
+    gone.chain(new)
+        .filter_map(|key| {
+            let (old, new) = (of(before, key).unwrap_or_default(), of(after, key).unwrap_or_default());
+            (old != new).then(|| Change { slot: key.0, operator: key.1, before: listed(old), after: listed(new) })
+        })
+        .collect()
+}
+
+impl Difference {
+    /// For a person.
+    pub(crate) fn text(&self) -> String {
+        let mut text = format!("'{}' after '{}', lowered for {}\n", self.checkpoint, self.parent, self.model);
+        text += &paragraph("change: ", self.change, "  ");
+        for phase in &self.phases {
+            let name = if phase.phase == Phase::Decode { "decode step" } else { "prefill pass" };
+            let rows = if phase.rows == phase.parent_rows {
+                format!("{} row{}", phase.rows, if phase.rows == 1 { "" } else { "s" })
+            } else {
+                format!("{} rows before, {} now", phase.parent_rows, phase.rows)
+            };
+            let _ = writeln!(text, "\n{name} ({rows})");
+            if phase.changes.is_empty() {
+                let _ = writeln!(text, "  the same calls, bound alike");
+            }
+            for change in &phase.changes {
+                change.line(&mut text);
+            }
+        }
+        text
+    }
+}
+
+impl Change {
+    fn line(&self, text: &mut String) {
+        let side = |calls: &[Calls]| {
+            calls
+                .iter()
+                .map(|calls| format!("{} x {}", calls.calls, calls.binding.show()))
+                .collect::<Vec<_>>()
+                .join(" + ")
+        };
+        let name = format!("{:<20}{:<18}", self.slot, self.operator);
+        let _ = match (self.before.is_empty(), self.after.is_empty()) {
+            (true, _) => writeln!(text, "  + {name}{}", side(&self.after)),
+            (_, true) => writeln!(text, "  - {name}{}", side(&self.before)),
+            _ => writeln!(text, "  ~ {name}{} -> {}", side(&self.before), side(&self.after)),
+        };
+    }
+}
+
+impl Binding {
+    fn show(&self) -> String {
+        let mut parts = vec![self.kernel.unwrap_or("any kernel").to_owned()];
+        parts.extend(self.weights.iter().cloned());
+        if self.reads_cache {
+            parts.push("from the cache".to_owned());
+        }
+        parts.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use ops::ladder as rungs;
+    use weights::{ModelSource, OpenOptions};
+
+    const LAYERS: usize = 28;
+
+    /// `+ slot operator`, `- slot operator` or `~ slot operator kernel>kernel weight>weight` of each change.
+    fn summary(rung: &Checkpoint, phase: Phase) -> Vec<String> {
+        let source = ModelSource::parse("synthetic:qwen3-0.6b").unwrap();
+        let files = weights::open(&source, &OpenOptions::default()).unwrap();
+        let difference = compare(rung.parent.unwrap(), rung, &files).unwrap();
+        let phase = difference.phases.into_iter().find(|known| known.phase == phase).unwrap();
+        let one = |calls: &[Calls]| {
+            assert_eq!(calls.len(), 1, "one model, one binding per slot: {calls:?}");
+            assert!([1, LAYERS].contains(&calls[0].calls), "{calls:?}");
+            calls[0].binding.clone()
+        };
+        let describe = |change: &Change| match (change.before.as_slice(), change.after.as_slice()) {
+            ([], after) => format!("+ {} {}", change.slot, kernelled(change.operator, &one(after))),
+            (before, []) => format!("- {} {}", change.slot, kernelled(change.operator, &one(before))),
+            (before, after) => {
+                let (before, after) = (one(before), one(after));
+                let mut text = format!("~ {} {}", change.slot, change.operator);
+                let kernel = |binding: &Binding| binding.kernel.unwrap_or("any");
+                if before.kernel != after.kernel {
+                    text += &format!(" {}>{}", kernel(&before), kernel(&after));
+                }
+                if before.weights != after.weights {
+                    text += &format!(" {}>{}", before.weights[0], after.weights[0]);
+                }
+                if before.reads_cache != after.reads_cache {
+                    text += " cached";
+                }
+                text
+            }
+        };
+        phase.changes.iter().map(describe).collect()
+    }
+
+    fn kernelled(operator: &str, binding: &Binding) -> String {
+        binding.kernel.map_or_else(|| operator.to_owned(), |kernel| format!("{operator}:{kernel}"))
+    }
+
+    fn both(rung: &Checkpoint, prefill: &[&str], decode: &[&str]) {
+        for (phase, expected) in [(Phase::Prefill, prefill), (Phase::Decode, decode)] {
+            let mut found = summary(rung, phase);
+            let mut expected: Vec<String> = expected.iter().map(|line| (*line).to_owned()).collect();
+            found.sort();
+            expected.sort();
+            assert_eq!(found, expected, "{} {}", rung.name, phase.name());
+        }
+    }
+
+    const PROJECTIONS: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+
+    fn projections(change: &str) -> Vec<String> {
+        PROJECTIONS.iter().map(|slot| format!("~ {slot} linear {change}")).collect()
+    }
+
+    fn strs(lines: &[String]) -> Vec<&str> {
+        lines.iter().map(String::as_str).collect()
+    }
+
+    /// Every rung changes what its `change` says, and nothing else: the lists are complete.
+    #[test]
+    fn each_rung_changes_what_it_claims_and_nothing_else() {
+        let cached = [
+            "+ cache_grow cache_grow",
+            "+ cache_append cache_append",
+            "~ attention attention_scores cached",
+            "~ attention attention_mix cached",
+        ];
+        both(&rungs::KV_CACHE, &cached, &cached);
+        both(&rungs::CAPACITY_CACHE, &["- cache_grow cache_grow"], &["- cache_grow cache_grow"]);
+
+        let tables = ["~ embed embed bf16>w4-g128", "~ lm_head linear any>matvec bf16>w4-g128"];
+        let many = [projections("any>vanilla bf16>w4-g128"), tables.map(str::to_owned).to_vec()].concat();
+        let one = [projections("any>matvec bf16>w4-g128"), tables.map(str::to_owned).to_vec()].concat();
+        both(&rungs::QUANTIZED_MATVEC, &strs(&many), &strs(&one));
+        both(&rungs::SIMD_MATMUL, &strs(&projections("vanilla>matmul")), &[]);
+
+        let norms = ["input_norm", "q_norm", "k_norm", "post_norm", "final_norm"].map(|slot| {
+            [
+                format!("- {slot} rms_scale"),
+                format!("- {slot} mul_weight"),
+                format!("+ {slot} rms_norm:register-cached"),
+            ]
+        });
+        let norms = norms.concat();
+        both(&rungs::RMSNORM, &strs(&norms), &strs(&norms));
+        let rope = ["q_rope", "k_rope"]
+            .map(|slot| [format!("- {slot} rotate_half"), format!("- {slot} rope_combine"), format!("+ {slot} rope")]);
+        let rope = rope.concat();
+        both(&rungs::ROPE_RUNG, &strs(&rope), &strs(&rope));
+        let swiglu = ["- swiglu silu", "- swiglu mul", "+ swiglu swiglu"];
+        both(&rungs::SWIGLU_RUNG, &swiglu, &swiglu);
+        let tiled = [
+            "- attention attention_scores",
+            "- attention softmax",
+            "- attention attention_mix",
+            "+ attention attention",
+        ];
+        both(&rungs::TILED_PREFILL, &tiled, &[]);
+        both(&rungs::SELECTED, &[], &[]);
+    }
+
+    #[test]
+    fn every_rung_with_a_parent_is_in_the_test_above() {
+        let tested = [
+            &rungs::KV_CACHE,
+            &rungs::CAPACITY_CACHE,
+            &rungs::QUANTIZED_MATVEC,
+            &rungs::SIMD_MATMUL,
+            &rungs::RMSNORM,
+            &rungs::ROPE_RUNG,
+            &rungs::SWIGLU_RUNG,
+            &rungs::TILED_PREFILL,
+            &rungs::SELECTED,
+        ];
+        let tested: Vec<&str> = tested.iter().map(|rung| rung.name).collect();
+        let all: Vec<&str> = rungs::ALL.iter().filter(|rung| rung.parent.is_some()).map(|rung| rung.name).collect();
+        assert_eq!(tested, all, "add the new rung's changes to the test above");
+    }
+
+    #[test]
+    fn without_a_cache_a_decode_step_runs_the_whole_prefix() {
+        let source = ModelSource::parse("synthetic:tiny").unwrap();
+        let files = weights::open(&source, &OpenOptions::default()).unwrap();
+        let difference = compare(&rungs::WEEK1, &rungs::KV_CACHE, &files).unwrap();
+        let decode = &difference.phases[1];
+        assert_eq!((decode.parent_rows, decode.rows), (ROWS + 1, 1));
+        let text = difference.text();
+        assert!(text.contains("129 rows before, 1 now") && text.contains("+ cache_append"), "{text}");
+    }
+}

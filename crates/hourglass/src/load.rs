@@ -1,0 +1,187 @@
+//! From the flags that name a model and an engine to [`ModelFiles`] and [`Engine`].
+//! Not here: what a model is run on (`input`), and how its tokens are chosen (`sampling`).
+
+use std::time::Instant;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use model::{Engine, LoadOptions};
+use ops::{Features, MechanismControls};
+use weights::{ModelFiles, ModelSource, OpenOptions};
+
+use crate::failure::usage;
+use crate::interrupt;
+use crate::progress::Progress;
+
+/// Which model.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Model")]
+pub(crate) struct ModelArgs {
+    /// A directory (Hugging Face or MLX layout), a .gguf file, a known name (qwen3-0.6b, -1.7b, -4b, -8b), a hub
+    /// repository owner/name, or synthetic:NAME[@SEED]
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: Option<String>,
+    /// Never touch the network: the model must be in the local hub cache already
+    #[arg(long)]
+    pub(crate) offline: bool,
+}
+
+impl ModelArgs {
+    /// Opens the model, or `default` if none is named; downloads with a progress line unless `--offline`.
+    ///
+    /// # Errors
+    /// No model named and no default; whatever is wrong with its files.
+    pub(crate) fn open(&self, default: Option<&str>) -> Result<ModelFiles> {
+        let Some(text) = self.model.as_deref().or(default) else {
+            return Err(usage(
+                "--model is missing: expected a directory, a .gguf file, a name such as qwen3-0.6b, or \
+                 synthetic:qwen3-0.6b (random weights, needs --ids instead of text)",
+            ));
+        };
+        let progress = Progress::new("download");
+        let show = |done: u64, total: Option<u64>, file: &str| progress.bytes(done, total, file);
+        let cancelled = interrupt::flag();
+        let options = OpenOptions { offline: self.offline, progress: Some(&show), cancelled: Some(&cancelled) };
+        Ok(weights::open(&ModelSource::parse(text)?, &options)?)
+    }
+}
+
+/// Whose kernels and checkpoints.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Solution {
+    /// This repository's
+    Hourglass,
+    /// Those plus yours, from crates/lab
+    Lab,
+}
+
+impl Solution {
+    pub(crate) fn registry(self) -> ops::Registry {
+        match self {
+            Solution::Hourglass => ops::Registry::standard(),
+            Solution::Lab => lab::registry(),
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Solution::Hourglass => "hourglass",
+            Solution::Lab => "lab",
+        }
+    }
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum Switch {
+    On,
+    Off,
+}
+
+impl Switch {
+    fn is_on(self) -> bool {
+        matches!(self, Switch::On)
+    }
+}
+
+/// How the engine runs it.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Engine")]
+pub(crate) struct EngineArgs {
+    /// Whose kernels and checkpoints to use
+    #[arg(long, value_enum, default_value = "hourglass")]
+    pub(crate) solution: Solution,
+    /// The rung of the ladder; `hourglass ladder` lists them
+    #[arg(long, value_name = "NAME", default_value = "selected")]
+    pub(crate) checkpoint: String,
+    /// Worker threads [default: every processor]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// Pin each worker to a processor
+    #[arg(long)]
+    pub(crate) pin: bool,
+    /// Allow F16 and F32 weights to be rounded to BF16 where the checkpoint holds BF16
+    #[arg(long)]
+    pub(crate) convert: bool,
+    /// Columns per group when dense weights are quantized at load: 32, 64 or 128
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub(crate) w4_group: usize,
+    /// Instruction-set features to do without, comma-separated; `hourglass doctor` lists this machine's
+    #[arg(long, value_name = "LIST")]
+    pub(crate) features_without: Option<String>,
+    /// Override the checkpoint: one bounded allocation per layer's cache (on) or growth by concatenation (off)
+    #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
+    capacity_cache: Option<Switch>,
+    /// Override the checkpoint: fused RMSNorm keeps its row in registers (on) or reads it twice (off)
+    #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
+    register_cached_rmsnorm: Option<Switch>,
+    /// Override the checkpoint: tiled prefill attention
+    #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
+    tiled_prefill: Option<Switch>,
+}
+
+impl EngineArgs {
+    /// What [`Engine::load`] takes; call it before opening the model, so that a wrong flag costs nothing.
+    ///
+    /// # Errors
+    /// An unknown or retired checkpoint, an unknown feature, a switch the checkpoint cannot have, a number out of range.
+    pub(crate) fn options(&self) -> Result<LoadOptions> {
+        let registry = self.solution.registry();
+        let checkpoint = registry.checkpoint(&self.checkpoint).map_err(|why| usage(format!("--checkpoint: {why}")))?;
+        let mut options = LoadOptions::new(checkpoint);
+        options.cancelled = interrupt::flag();
+        options.registry = registry;
+        options.controls = MechanismControls {
+            capacity_cache: self.capacity_cache.map(Switch::is_on),
+            register_cached_rmsnorm: self.register_cached_rmsnorm.map(Switch::is_on),
+            tiled_prefill: self.tiled_prefill.map(Switch::is_on),
+        };
+        checkpoint.resolve(options.controls).map_err(usage)?;
+        match self.threads {
+            Some(0) => return Err(usage("--threads 0: expected at least 1; leave it out to use every processor")),
+            Some(threads) if threads > 1024 => {
+                return Err(usage(format!("--threads {threads}: expected at most 1024")));
+            }
+            Some(threads) => options.threads = threads,
+            None => {}
+        }
+        options.pin = self.pin;
+        options.convert = self.convert;
+        if ![32, 64, 128].contains(&self.w4_group) {
+            return Err(usage(format!("--w4-group {}: expected 32, 64 or 128", self.w4_group)));
+        }
+        options.w4_group = self.w4_group;
+        if let Some(list) = &self.features_without {
+            let masked = Features::parse(list).map_err(|unknown| {
+                let known: Vec<_> = ops::Feature::ALL.iter().map(|feature| feature.name()).collect();
+                usage(format!("--features-without: unknown feature '{unknown}'; known ones are {}", known.join(", ")))
+            })?;
+            options.features = options.features.without(masked);
+        }
+        Ok(options)
+    }
+}
+
+/// A loaded engine and the seconds that loading took.
+pub(crate) fn load(files: &ModelFiles, options: LoadOptions) -> Result<(Engine, f64)> {
+    let start = Instant::now();
+    let engine = Engine::load(files, options)?;
+    Ok((engine, start.elapsed().as_secs_f64()))
+}
+
+/// The first line of every verb that runs a model: what runs, in which form, and what was converted for it.
+pub(crate) fn describe(files: &ModelFiles, engine: &Engine) -> String {
+    let options = engine.options();
+    let mut line = format!(
+        "{} at checkpoint '{}', {} thread{}{}",
+        files.label(),
+        engine.checkpoint().name,
+        options.threads,
+        if options.threads == 1 { "" } else { "s" },
+        if options.pin { ", pinned" } else { "" },
+    );
+    for note in engine.notes() {
+        line.push_str("; ");
+        line.push_str(note);
+    }
+    line
+}

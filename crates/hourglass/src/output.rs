@@ -1,0 +1,183 @@
+//! Files that a verb writes, and stdout. A path that exists is refused before any work; a file appears whole or not at all.
+//! Not here: what is written.
+
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tempfile::NamedTempFile;
+
+use crate::failure::usage;
+
+/// A file that is being written beside its final path and renamed to it when finished; removed if dropped before.
+pub(crate) struct OutputFile {
+    flag: &'static str,
+    path: PathBuf,
+    writer: BufWriter<NamedTempFile>,
+}
+
+impl OutputFile {
+    /// Claims `path`, given by `flag`. Call it before any work.
+    ///
+    /// # Errors
+    /// The path exists, or its directory does not, or cannot be written.
+    pub(crate) fn create(flag: &'static str, path: &Path) -> Result<OutputFile> {
+        // A dangling link exists too: writing through it would make a file somewhere else.
+        if path.symlink_metadata().is_ok() {
+            return Err(usage(format!(
+                "{flag} {}: already exists and is never overwritten; choose another path or remove it",
+                path.display()
+            )));
+        }
+        let directory = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let name = path.file_name().ok_or_else(|| {
+            usage(format!("{flag} {}: expected the path of a file to write, found no file name", path.display()))
+        })?;
+        let mut prefix = std::ffi::OsString::from(".");
+        prefix.push(name);
+        let file = tempfile::Builder::new()
+            .prefix(&prefix)
+            .suffix(".partial")
+            .permissions(readable())
+            .tempfile_in(directory)
+            .map_err(|error| {
+                let advice = match error.kind() {
+                    io::ErrorKind::NotFound => "the directory does not exist; make it first",
+                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                        "no permission to write in its directory; choose another place"
+                    }
+                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "the disk is full; free some space",
+                    _ => "cannot create a file there",
+                };
+                usage(format!("{flag} {}: {advice} ({error})", path.display()))
+            })?;
+        Ok(OutputFile { flag, path: path.to_path_buf(), writer: BufWriter::with_capacity(1 << 16, file) })
+    }
+
+    /// Everything is written: the file gets its name.
+    ///
+    /// # Errors
+    /// The disk is full, or somebody made the path meanwhile.
+    pub(crate) fn finish(self) -> Result<()> {
+        let (flag, path) = (self.flag, self.path);
+        let file = self.writer.into_inner().map_err(|error| error.into_error());
+        let file = file.map_err(|error| Self::failed(flag, &path, &error))?;
+        file.persist_noclobber(&path).map_err(|error| Self::failed(flag, &path, &error.error))?;
+        Ok(())
+    }
+
+    /// Writes one JSON value, readable, with a final line end, and finishes.
+    pub(crate) fn finish_with_json(mut self, value: &impl serde::Serialize) -> Result<()> {
+        let mut text = serde_json::to_vec_pretty(value).context("a result could not be written as JSON")?;
+        text.push(b'\n');
+        let written = self.writer.write_all(&text);
+        written.map_err(|error| Self::failed(self.flag, &self.path, &error))?;
+        self.finish()
+    }
+
+    /// An error of writing to this file, as a message.
+    pub(crate) fn error(&self, error: &io::Error) -> anyhow::Error {
+        Self::failed(self.flag, &self.path, error)
+    }
+
+    fn failed(flag: &str, path: &Path, error: &io::Error) -> anyhow::Error {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => anyhow::anyhow!(
+                "{flag} {}: the disk is full, the partial file was removed; free some space and run again",
+                path.display()
+            ),
+            io::ErrorKind::AlreadyExists => {
+                anyhow::anyhow!("{flag} {}: somebody made this path meanwhile; it was not overwritten", path.display())
+            }
+            _ => anyhow::anyhow!("{flag} {}: cannot write: {error}", path.display()),
+        }
+    }
+}
+
+impl Write for OutputFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.writer.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
+}
+
+/// As any new file, less what the umask takes; a temporary file would be its owner's alone.
+fn readable() -> std::fs::Permissions {
+    std::os::unix::fs::PermissionsExt::from_mode(0o666)
+}
+
+/// Claims the output of an optional flag.
+pub(crate) fn create_if_asked(flag: &'static str, path: Option<&Path>) -> Result<Option<OutputFile>> {
+    path.map(|path| OutputFile::create(flag, path)).transpose()
+}
+
+/// Writes one JSON value to stdout, readable, with a final line end.
+pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<()> {
+    let mut text = serde_json::to_vec_pretty(value).context("a result could not be written as JSON")?;
+    text.push(b'\n');
+    print(&text)
+}
+
+/// Writes to stdout and flushes. An error keeps its kind: `failure` takes a closed pipe for success.
+pub(crate) fn print(bytes: &[u8]) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).context("cannot write to stdout")
+}
+
+/// Tells the person something on stderr. Nobody there to read it is no reason to fail, as `eprintln!` would.
+pub(crate) fn note(text: impl std::fmt::Display) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn an_existing_path_is_refused_and_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.json");
+        std::fs::write(&path, "old").unwrap();
+        let error = OutputFile::create("--json-output", &path).err().unwrap().to_string();
+        assert!(error.contains("--json-output") && error.contains("never overwritten"), "{error}");
+        let link = dir.path().join("link.json");
+        std::os::unix::fs::symlink(dir.path().join("nowhere"), &link).unwrap();
+        assert!(OutputFile::create("--json-output", &link).is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "old");
+    }
+
+    #[test]
+    fn a_file_appears_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.json");
+        let mut dropped = OutputFile::create("--out", &path).unwrap();
+        dropped.write_all(b"half").unwrap();
+        drop(dropped);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        OutputFile::create("--out", &path).unwrap().finish_with_json(&[1, 2]).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "[\n  1,\n  2\n]\n");
+    }
+
+    #[test]
+    fn a_path_made_meanwhile_is_not_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.json");
+        let output = OutputFile::create("--out", &path).unwrap();
+        std::fs::write(&path, "theirs").unwrap();
+        assert!(output.finish().unwrap_err().to_string().contains("meanwhile"));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "theirs");
+    }
+
+    #[test]
+    fn a_missing_directory_is_named() {
+        let error = OutputFile::create("--out", Path::new("/nonexistent/x.json")).err().unwrap().to_string();
+        assert!(error.contains("/nonexistent/x.json") && error.contains("directory does not exist"), "{error}");
+    }
+}

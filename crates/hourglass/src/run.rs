@@ -1,0 +1,224 @@
+//! `hourglass run`: one prompt, one answer, streamed.
+//! Not here: turns (`chat`), measuring (`find`); the rates printed here are of one unwarmed request.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use model::GenerateOptions;
+use record::{Reading, Unit};
+use serde::Serialize;
+use weights::{ModelFiles, RenderOptions, Tokenizer};
+
+use crate::failure::{Interrupted, usage};
+use crate::load::{EngineArgs, ModelArgs};
+use crate::sampling::SamplingArgs;
+use crate::speak::{Finish, Spoken, Timings, show_rate, speak};
+use crate::{input, load, memory, output};
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnOff {
+    On,
+    Off,
+}
+
+impl OnOff {
+    pub(crate) fn is_on(self) -> bool {
+        self == OnOff::On
+    }
+}
+
+#[derive(clap::Args)]
+#[command(group(clap::ArgGroup::new("what").required(true).args(["prompt", "prompt_file", "ids"])))]
+pub(crate) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The prompt; becomes the user's message in the model's chat template
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// A file that holds the prompt; - for stdin
+    #[arg(long, value_name = "FILE")]
+    prompt_file: Option<PathBuf>,
+    /// Token ids instead of text, fed as they are: 1,2,3
+    #[arg(long, value_name = "IDS", conflicts_with_all = ["raw", "system", "thinking"])]
+    ids: Option<String>,
+    /// No chat template: the model continues the text, in which special-token text counts as special tokens
+    #[arg(long, conflicts_with_all = ["system", "thinking"])]
+    raw: bool,
+    /// A system message before the prompt
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    system: Option<String>,
+    /// Whether the model may think before it answers, where its template knows that [default: off]
+    #[arg(long, value_enum)]
+    thinking: Option<OnOff>,
+    /// Most tokens to generate
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    max_tokens: usize,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+    /// Write a JSON record: ids, text, log-probabilities, timings
+    #[arg(long, value_name = "FILE")]
+    json_output: Option<PathBuf>,
+    /// Print the JSON record in place of the text
+    #[arg(long)]
+    json: bool,
+}
+
+/// The record of one answer.
+#[derive(Serialize)]
+struct Answer {
+    schema: &'static str,
+    model: String,
+    model_fingerprint: String,
+    encoding: String,
+    solution: &'static str,
+    checkpoint: &'static str,
+    threads: usize,
+    notes: Vec<String>,
+    seed: u64,
+    prompt_ids: Vec<u32>,
+    /// Generated, a final stop token included.
+    token_ids: Vec<u32>,
+    text: record::Known<String>,
+    finish: Finish,
+    /// Natural logarithms, one per generated token, of the model's own distribution.
+    log_probabilities: Vec<f32>,
+    load: Reading,
+    #[serde(flatten)]
+    timings: Timings,
+    /// Most bytes allocated at once during the request, weights included.
+    peak_allocated: Reading,
+    /// Largest resident size of the process, loading included.
+    peak_resident: Reading,
+}
+
+pub(crate) fn run(args: Args) -> Result<ExitCode> {
+    let engine_options = args.engine.options()?;
+    let sampling = args.sampling.options()?;
+    let record = output::create_if_asked("--json-output", args.json_output.as_deref())?;
+    let given = match (&args.prompt, &args.prompt_file, &args.ids) {
+        (Some(text), _, _) => Given::Text(text.clone()),
+        (None, Some(path), _) => Given::Text(input::read_text("--prompt-file", path)?),
+        (None, None, ids) => Given::Ids(input::parse_ids("--ids", ids.as_deref().unwrap_or_default())?),
+    };
+    if matches!(&given, Given::Text(text) if text.is_empty()) {
+        return Err(usage("the prompt is empty: expected some text; give --prompt, --prompt-file or --ids"));
+    }
+
+    let files = args.model.open(None)?;
+    let tokenizer = match (files.tokenizer(), &given) {
+        (Ok(tokenizer), _) => Some(tokenizer),
+        // Ids in, ids out: a model without a tokenizer can still run.
+        (Err(weights::Error::NoTokenizer { .. }), Given::Ids(_)) => None,
+        (Err(error), _) => return Err(error.into()),
+    };
+    let prompt = prompt_ids(&args, given, &files, tokenizer.as_ref())?;
+    input::check_length(&prompt, files.config())?;
+    // The last token is never fed back, so it needs no place.
+    let context = files.config().max_positions;
+    let max_tokens = args.max_tokens.min(context - prompt.len() + 1);
+    let capacity = context.min(prompt.len().saturating_add(max_tokens));
+
+    let (mut engine, load_seconds) = load::load(&files, engine_options)?;
+    output::note(load::describe(&files, &engine));
+
+    ops::memory::reset_peak();
+    let mut cache = engine.new_cache(capacity);
+    let options = GenerateOptions { max_tokens, sampling, stop_tokens: files.config().eos_tokens.clone() };
+    let quiet = args.json;
+    let mut spoken = speak(&mut engine, &mut cache, &prompt, options, tokenizer.as_ref(), |piece| {
+        if quiet { Ok(()) } else { output::print(piece.as_bytes()) }
+    })?;
+    let peak_bytes = ops::memory::peak_bytes();
+    if spoken.finish == Finish::Length && spoken.ids.len() < args.max_tokens {
+        spoken.finish = Finish::Context;
+    }
+    if !quiet {
+        output::print(b"\n")?;
+    }
+
+    let timings = Timings::new(prompt.len(), &spoken.steps);
+    let resident = memory::peak_resident_bytes();
+    output::note(closing_line(prompt.len(), &spoken, &timings, peak_bytes, &resident));
+    let generated = spoken.ids.len();
+    let finish = spoken.finish;
+    if quiet || record.is_some() {
+        let answer = Answer {
+            schema: "run/1",
+            model: files.label().to_owned(),
+            model_fingerprint: files.fingerprint()?,
+            encoding: files.describe_encoding(),
+            solution: args.engine.solution.name(),
+            checkpoint: engine.checkpoint().name,
+            threads: engine.options().threads,
+            notes: engine.notes().to_vec(),
+            seed: args.sampling.seed,
+            prompt_ids: prompt,
+            token_ids: spoken.ids,
+            text: match spoken.text {
+                Some(text) => record::Known::Is(text),
+                None => record::Known::unavailable(
+                    "the model brings no tokenizer",
+                    "use a model with tokenizer.json, or a .gguf file",
+                ),
+            },
+            finish,
+            log_probabilities: spoken.log_probabilities,
+            load: Reading::measured(load_seconds, Unit::Seconds, 1),
+            timings,
+            peak_allocated: Reading::measured(peak_bytes as f64, Unit::Bytes, 1),
+            peak_resident: resident,
+        };
+        if let Some(record) = record {
+            record.finish_with_json(&answer)?;
+        }
+        if quiet {
+            output::print_json(&answer)?;
+        }
+    }
+    if finish == Finish::Interrupted {
+        return Err(Interrupted(format!("after {generated} tokens; what was generated is kept")).into());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+enum Given {
+    Text(String),
+    Ids(Vec<u32>),
+}
+
+fn prompt_ids(args: &Args, given: Given, files: &ModelFiles, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>> {
+    match (given, tokenizer) {
+        (Given::Ids(ids), _) => {
+            input::check_ids("--ids", &ids, files.config())?;
+            Ok(ids)
+        }
+        (Given::Text(text), Some(tokenizer)) if args.raw => input::raw_ids(files, tokenizer, &text, false),
+        (Given::Text(text), Some(tokenizer)) => {
+            let system = args.system.iter().map(|text| input::message("system", text.as_str()));
+            let messages: Vec<_> = system.chain([input::message("user", text)]).collect();
+            let thinking = args.thinking.is_some_and(OnOff::is_on);
+            let options = RenderOptions { add_generation_prompt: true, enable_thinking: Some(thinking), tools: None };
+            input::conversation_ids(files, tokenizer, &messages, &options)
+        }
+        (Given::Text(_), None) => Err(usage(format!(
+            "{}: has no tokenizer, so text means nothing to it; give token ids with --ids",
+            files.label()
+        ))),
+    }
+}
+
+fn closing_line(prompt: usize, spoken: &Spoken, timings: &Timings, peak_bytes: usize, resident: &Reading) -> String {
+    let mib = |bytes: f64| format!("{:.0} MiB", bytes / (1 << 20) as f64);
+    format!(
+        "{prompt} tokens in at {}, {} out at {}; peak memory {} allocated, {} resident",
+        show_rate(&timings.prefill_rate),
+        spoken.ids.len(),
+        show_rate(&timings.decode_rate),
+        mib(peak_bytes as f64),
+        resident.value().map_or_else(|| "unavailable".to_owned(), mib),
+    )
+}

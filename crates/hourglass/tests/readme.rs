@@ -1,0 +1,131 @@
+//! Every command in README.md is run, with the built binary in place of `cargo run --release --` and `hourglass`, in an
+//! empty directory that holds stand-ins for what the README supposes to be there. The library example is the file it says.
+//! Not here: whether the commands' answers are right.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+
+use support::{hourglass, root, stand_in_model};
+
+/// The contents of each fenced block of a language.
+fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
+    let opening = format!("```{language}\n");
+    text.split(opening.as_str()).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
+}
+
+/// Shell lines, continuations joined, comments and empty lines left out.
+fn commands(block: &str) -> Vec<String> {
+    let joined = block.replace("\\\n", " ");
+    let lines = joined.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(str::to_owned).collect()
+}
+
+/// Words as a shell would split them: spaces outside double quotes. The README uses nothing else of the shell but `|`.
+fn words(command: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quoted = false;
+    for c in command.chars() {
+        match c {
+            '"' => quoted = !quoted,
+            ' ' if !quoted => words.push(String::new()),
+            c => words.last_mut().unwrap().push(c),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// A hub cache that holds the stand-in under the name that `qwen3-0.6b` stands for.
+fn hub_cache(directory: &Path) {
+    let repository = directory.join("models--Qwen--Qwen3-0.6B-MLX-4bit");
+    stand_in_model(&repository.join("snapshots/0"));
+    std::fs::create_dir_all(repository.join("refs")).unwrap();
+    std::fs::write(repository.join("refs/main"), "0").unwrap();
+}
+
+#[test]
+fn every_command_runs() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let here = tempfile::tempdir().unwrap();
+    stand_in_model(&here.path().join("Qwen3-0.6B"));
+    hub_cache(&here.path().join("hub"));
+    let has_downloads = support::download("SmolLM2-135M-Instruct.Q4_1.gguf").is_some();
+    if has_downloads {
+        std::os::unix::fs::symlink(root().join("downloads"), here.path().join("downloads")).unwrap();
+    }
+    let mut count = 0;
+    for command in blocks(&readme, "sh").into_iter().flat_map(commands) {
+        count += 1;
+        if command.contains("downloads/") && !has_downloads {
+            continue;
+        }
+        if let Some(verb) = command.strip_prefix("cargo xtask ") {
+            // Running the tests from a test would not end; that the verb exists can be asked.
+            let xtask = std::fs::read_to_string(root().join("xtask/src/main.rs")).unwrap();
+            assert!(xtask.contains(&format!("[\"{}\"]", verb.replace(' ', "\", \""))), "{command}");
+            continue;
+        }
+        let mut process = if let Some(example) =
+            command.strip_prefix("cargo run --release -p hourglass-model --example ")
+        {
+            // cargo would compile everything again for this one package; the workspace's tests have built it.
+            let (name, arguments) = example.split_once(" -- ").unwrap();
+            let built = Path::new(env!("CARGO_BIN_EXE_hourglass")).with_file_name("examples").join(name);
+            if !built.exists() {
+                println!("skipped: {command}: the example is built by `cargo xtask test`");
+                continue;
+            }
+            let mut process = Command::new(built);
+            process.args(words(arguments));
+            process
+        } else {
+            let rest = command.strip_prefix("cargo run --release --").or_else(|| command.strip_prefix("hourglass "));
+            let rest = rest.unwrap_or_else(|| panic!("neither cargo nor hourglass: {command}"));
+            let mut arguments = words(rest);
+            if arguments == ["find"] {
+                // The default model would take a minute; its measuring is tested elsewhere.
+                arguments.extend(["--model".to_owned(), "synthetic:tiny".to_owned()]);
+            }
+            hourglass(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+        };
+        let process = process.current_dir(here.path()).env("HF_HUB_CACHE", here.path().join("hub"));
+        let output = process.stdin(std::process::Stdio::null()).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command}: {}: {error}", output.status);
+        assert!(!output.stdout.is_empty() || command.contains(" chat "), "{command} said nothing");
+    }
+    assert!(count >= 12, "only {count} commands were found");
+}
+
+#[test]
+fn the_library_example_is_the_file_it_names() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let shown = blocks(&readme, "rust");
+    let [shown] = shown[..] else { panic!("expected one example, found {}", shown.len()) };
+    let file = std::fs::read_to_string(root().join("crates/model/examples/stream.rs")).unwrap();
+    assert!(file.ends_with(shown), "README.md and crates/model/examples/stream.rs differ");
+}
+
+#[test]
+fn the_table_names_only_verbs_that_exist() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let help = support::stdout(&["--help"]);
+    // One row may name several verbs; the first decides.
+    let exists = |verb: &str| help.lines().any(|line| line.trim_start().split(' ').next() == Some(verb));
+    let (mut now, mut later) = (0, 0);
+    for line in readme.lines().filter(|line| line.starts_with("| `") && line.contains("`hourglass ")) {
+        let verb = line.split("`hourglass ").nth(1).unwrap().split(['`', ' ']).next().unwrap();
+        if line.contains("to come") {
+            assert!(!exists(verb), "{verb} exists: {line}");
+            later += 1;
+        } else {
+            assert!(exists(verb), "{verb} does not exist: {line}");
+            now += 1;
+        }
+    }
+    assert!(now >= 2 && later >= 2, "{now} and {later} rows were found");
+}

@@ -1,0 +1,11 @@
+//! What ends a measurement early. A case that cannot be replayed is no error: its row says why it is incomplete.
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Model(#[from] model::Error),
+    #[error("a request generates at least two tokens, so that there is a decode step to time; {0} was asked for")]
+    OutputTooShort(usize),
+    #[error("a clock gave a time that is no number: {0}")]
+    Samples(#[from] record::SamplesError),
+}

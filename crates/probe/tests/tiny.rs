@@ -1,0 +1,181 @@
+//! The clock and the replay on a tiny synthetic model: what they measure is what a program plans, on every kind of rung.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use model::{Engine, LoadOptions};
+use ops::Registry;
+use probe::{Case, PROMPT_RULE, Request, bound_kernels, clock, prompt, replay};
+use record::{LogitsMode, Phase, Reading, Replay, Workload, token_trace_hash};
+use std::sync::atomic::Ordering::Relaxed;
+use weights::{ModelFiles, ModelSource, OpenOptions};
+
+fn files() -> ModelFiles {
+    weights::open(&ModelSource::parse("synthetic:tiny").unwrap(), &OpenOptions::default()).unwrap()
+}
+
+fn engine(checkpoint: &str) -> Engine {
+    let mut options = LoadOptions::new(Registry::standard().checkpoint(checkpoint).unwrap());
+    options.threads = 2;
+    options.prefill_chunk = 16;
+    Engine::load(&files(), options).unwrap()
+}
+
+fn request(prompt: &[u32]) -> Request<'_> {
+    Request { prompt, output_tokens: 6, logits: LogitsMode::Last, warmup: 1 }
+}
+
+fn ids(engine: &Engine, length: usize) -> Vec<u32> {
+    prompt(length, engine.config().vocab_size, &engine.config().eos_tokens, 3)
+}
+
+fn workload(phase: Phase, tokens: &[u32], capacity: usize) -> Workload {
+    Workload {
+        model: "synthetic:tiny@0".into(),
+        weights_hash: files().fingerprint().unwrap(),
+        phase,
+        context_tokens: tokens.len() as u64,
+        new_rows: if phase == Phase::Decode { 1 } else { tokens.len() as u64 },
+        capacity: capacity as u64,
+        output_tokens: 0,
+        logits: LogitsMode::Last,
+        sampling: "greedy".into(),
+        seed: 3,
+        prompt_rule: PROMPT_RULE.into(),
+        token_trace_hash: token_trace_hash(tokens),
+    }
+}
+
+fn replayed(engine: &mut Engine, phase: Phase, length: usize, capacity: usize) -> Replay {
+    let tokens = ids(engine, length);
+    let case = Case { workload: workload(phase, &tokens, capacity), tokens: &tokens, warmup: 1, iterations: 4 };
+    replay(engine, &case, &|_, _, _| {}).unwrap()
+}
+
+fn value(reading: &Reading) -> f64 {
+    reading.value().unwrap()
+}
+
+#[test]
+fn a_request_dispatches_what_was_planned_on_every_rung() {
+    // 40 is more than two chunks of 16, 10 is less than one.
+    for (checkpoint, length) in [("week1", 10), ("kv-cache", 10), ("kv-cache", 40), ("selected", 10), ("selected", 40)]
+    {
+        let mut engine = engine(checkpoint);
+        let layers = engine.config().layers as u64;
+        let prompt = ids(&engine, length);
+        let clocked = clock(&mut engine, &request(&prompt), &|_, _, _| {}).unwrap();
+        let phases: Vec<_> = clocked.wiring.iter().map(|wiring| wiring.phase).collect();
+        assert_eq!(phases, [Phase::Prefill, Phase::Decode], "{checkpoint}");
+        for wiring in &clocked.wiring {
+            assert_eq!(wiring.layers, layers);
+            assert_eq!(wiring.layers_as_planned, layers, "{checkpoint} {length}: {:?}", wiring.deviations);
+            assert_eq!(wiring.planned(), wiring.dispatched, "{checkpoint} {length}: {:?}", wiring.deviations);
+        }
+        let passes = if checkpoint == "week1" { 1 } else { 5 };
+        assert_eq!(clocked.wiring[1].passes, passes);
+    }
+}
+
+#[test]
+fn the_request_clock_adds_up() {
+    let mut engine = engine("selected");
+    let prompt = ids(&engine, 24);
+    let clocked = clock(&mut engine, &request(&prompt), &|_, _, _| {}).unwrap();
+    let clock = clocked.clock.known().unwrap();
+    assert!(clock.coverage.is_complete());
+    assert_eq!(clock.token_seconds.len(), 6);
+    assert_eq!(value(&clock.prefill), clock.token_seconds[0]);
+    let decode: f64 = clock.token_seconds[1..].iter().sum();
+    assert_eq!(value(&clock.decode), decode);
+    assert!((value(&clock.decode_rate) - 5.0 / decode).abs() < 1e-6);
+    assert!((value(&clock.prefill_rate) - 24.0 / value(&clock.prefill)).abs() < 1e-6);
+    assert!(value(&clock.time_to_first_token) >= value(&clock.prefill));
+    assert!(value(&clock.whole_request) >= value(&clock.prefill) + decode);
+    assert!(value(&clock.peak_allocation) >= engine.weight_bytes() as f64);
+}
+
+#[test]
+fn the_output_is_the_same_with_and_without_the_clock_between() {
+    let mut engine = engine("selected");
+    let prompt = ids(&engine, 24);
+    let first = clock(&mut engine, &request(&prompt), &|_, _, _| {}).unwrap().clock;
+    let _ = replayed(&mut engine, Phase::Decode, 24, 24);
+    let second = clock(&mut engine, &request(&prompt), &|_, _, _| {}).unwrap().clock;
+    assert_eq!(first.known().unwrap().output_hash, second.known().unwrap().output_hash);
+}
+
+#[test]
+fn an_interrupted_request_keeps_what_it_has_and_has_no_total() {
+    let mut engine = engine("selected");
+    let prompt = ids(&engine, 10);
+    let cancelled = std::sync::Arc::clone(&engine.options().cancelled);
+    // Before anything.
+    let clocked = clock(&mut engine, &request(&prompt), &|_, _, _| cancelled.store(true, Relaxed)).unwrap();
+    assert!(clocked.clock.missing().unwrap().unavailable.contains("interrupted"));
+    let tokens = ids(&engine, 10);
+    let case = Case { workload: workload(Phase::Prefill, &tokens, 10), tokens: &tokens, warmup: 0, iterations: 2 };
+    let replay = replay(&mut engine, &case, &|_, _, _| {}).unwrap();
+    assert!(!replay.coverage.is_complete() && replay.coverage.reason().unwrap().contains("interrupted"));
+    assert!(replay.replay_total_us.known().is_none());
+}
+
+#[test]
+fn a_replay_adds_up_and_names_every_group_once() {
+    let mut engine = engine("selected");
+    for (phase, length) in [(Phase::Prefill, 24), (Phase::Decode, 24)] {
+        let replay = replayed(&mut engine, phase, length, length);
+        assert!(replay.coverage.is_complete(), "{:?}", replay.coverage);
+        let names: Vec<_> = replay.groups.iter().map(|row| row.group.as_str()).collect();
+        let expected: Vec<_> = ops::Group::ALL.iter().map(|group| group.name()).collect();
+        assert_eq!(names, expected);
+        assert!(replay.checks().iter().all(|check| check.passed), "{:?}", replay.checks());
+        assert_eq!(replay.round_order.len(), 4);
+        for (row, rest) in replay.round_order.iter().zip(&replay.round_order[1..]) {
+            assert_eq!(row[1..], rest[..rest.len() - 1], "each round starts one later");
+        }
+        // Bytes and calls are those of the program that a request binds.
+        let calls: u64 = replay.groups.iter().map(|row| row.calls).sum();
+        let rows = if phase == Phase::Decode { 1 } else { length };
+        let bound = engine.kernels(rows, model::Keep::Last, length).unwrap();
+        assert_eq!(calls, bound.calls().len() as u64);
+        let kernels: u64 = bound_kernels(phase, bound).iter().map(|kernel| kernel.calls).sum();
+        assert_eq!(calls, kernels);
+    }
+}
+
+#[test]
+fn the_cache_block_says_what_a_pass_moves() {
+    let per_token = |engine: &Engine| {
+        let config = engine.config();
+        (2 * config.layers * config.kv_heads * config.head_dim * 2) as u64
+    };
+    let mut bounded = engine("selected");
+    let cache = replayed(&mut bounded, Phase::Decode, 24, 30).cache.known().unwrap().clone();
+    assert_eq!((cache.offset_before, cache.offset_after, cache.capacity), (23, 24, 30));
+    assert_eq!(cache.seeding.slice_write_bytes, 23 * per_token(&bounded));
+    assert_eq!(cache.per_pass.slice_write_bytes, per_token(&bounded));
+    assert_eq!(cache.per_pass.growth_copy_bytes, 0);
+    let mut growing = engine("kv-cache");
+    let cache = replayed(&mut growing, Phase::Decode, 24, 24).cache.known().unwrap().clone();
+    assert_eq!(cache.per_pass.slice_write_bytes, 0);
+    assert_eq!(cache.per_pass.growth_copy_bytes, 23 * per_token(&growing));
+}
+
+#[test]
+fn a_case_that_cannot_run_is_incomplete_with_the_reason() {
+    let mut engine = engine("selected");
+    let replay = replayed(&mut engine, Phase::Prefill, 24, 20);
+    assert!(replay.coverage.reason().unwrap().contains("capacity 20"), "{:?}", replay.coverage);
+    assert!(replay.replay_total_us.known().is_none() && replay.groups.is_empty());
+}
+
+#[test]
+fn a_weight_read_once_per_pass_is_counted_once() {
+    let mut engine = engine("selected");
+    let decode = replayed(&mut engine, Phase::Decode, 24, 24);
+    let bytes = |name: &str| decode.groups.iter().find(|row| row.group == name).unwrap().bytes_read as usize;
+    // Every packed matrix is read by one pass; the embedding reads one row of a table that the tied head reads whole.
+    let matrices = bytes("projections") + bytes("head");
+    assert!(matrices > engine.weight_bytes() * 9 / 10, "{matrices} of {}", engine.weight_bytes());
+    assert!(matrices < engine.weight_bytes() * 12 / 10, "{matrices} of {}", engine.weight_bytes());
+}

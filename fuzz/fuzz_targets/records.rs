@@ -1,0 +1,10 @@
+//! Any bytes as a record: an error at worst, and what is read is written and read again to the same.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    if let Ok(record) = record::read_find("fuzz", bytes) {
+        let text = serde_json::to_vec(&record).expect("a record that was read can be written");
+        record::read_find("fuzz, again", &text).expect("a record that was written can be read");
+    }
+});

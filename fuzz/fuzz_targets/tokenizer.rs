@@ -1,0 +1,5 @@
+//! Any bytes as tokenizer.json: an error at worst, never a panic or a huge allocation.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| weights::fuzz::fuzz_tokenizer_json(bytes));
