@@ -261,7 +261,7 @@ impl Weights {
 fn check_encoding(request: &WeightRequest<'_>) -> Result<(), PackError> {
     let cols = request.source.cols();
     let (group, encoding) = (request.format.group(), request.source.encoding());
-    if group == 0 || cols % group != 0 {
+    if group == 0 || !cols.is_multiple_of(group) {
         return Err(PackError::Group { tensor: request.name.clone(), cols, group });
     }
     let fits = match (request.format, encoding) {
@@ -292,7 +292,7 @@ impl<'a> Packed<'a> {
         let row_block = row / LANES * self.format.row_block_bytes(self.cols);
         if self.format == WeightFormat::Bf16 {
             let pair = word(row_block + col / 2 * LINE + lane);
-            return bf16_to_f32(if col % 2 == 0 { pair as u16 } else { (pair >> 16) as u16 });
+            return bf16_to_f32(if col.is_multiple_of(2) { pair as u16 } else { (pair >> 16) as u16 });
         }
         let group = self.format.group();
         let block = row_block + col / group * self.format.block_lines() * LINE;
@@ -341,6 +341,7 @@ mod packing {
     use super::*;
 
     /// The bytes of row block `block` (of up to 16 rows) of a weight that starts at `start` in the arena.
+    #[expect(clippy::mut_from_ref, reason = "each block of the arena is written by one work item, once")]
     pub(super) fn block_bytes(
         arena: &Arena,
         format: WeightFormat,

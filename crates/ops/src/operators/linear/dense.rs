@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code, reason = "calls of the body compiled for other instruction sets")]
 
-use super::lanes::{self, compiled_for_vectors};
+use super::lanes::{self, compiled};
 use super::matmul::{body, panel_bytes};
 use crate::{Kernel, kernel};
 
@@ -11,7 +11,7 @@ const REASON: &str = "one bfloat16 rounding of the output; sums in f32";
 
 pub(super) static PORTABLE: Kernel = kernel! {
     operator: "linear", name: "dense", isa: "portable", features: &[], supports: super::dense, scratch: panel_bytes,
-    nmse: 6e-6, because: REASON, run: body::<false>,
+    nmse: 6e-6, because: REASON, run: run_plain,
 };
 
 #[cfg(target_arch = "x86_64")]
@@ -30,4 +30,4 @@ pub(super) static AVX512F: Kernel = kernel! {
 #[cfg(target_arch = "x86_64")]
 pub(super) use super::tiles::DENSE_AVX512_BF16 as AVX512_BF16;
 
-compiled_for_vectors!(body);
+compiled!(body, 2, 4, 8);

@@ -106,6 +106,8 @@ pub static CPU: &[&Kernel] = &[
     &matmul::AVX512F,
     #[cfg(target_arch = "x86_64")]
     &matmul::AVX512_BF16,
+    #[cfg(target_arch = "x86_64")]
+    &matmul::AVX512_VNNI,
     &matvec::PORTABLE,
     #[cfg(target_arch = "x86_64")]
     &matvec::AVX2,
@@ -230,7 +232,7 @@ mod tests {
         let mut weights = vec![WeightShape { rows: w.0, cols: w.1, format }];
         weights.extend(bias.map(|cols| WeightShape { rows: 1, cols, format: WeightFormat::F32 }));
         let (inputs, outputs) = (vec![view(x)], vec![view(y)]);
-        CallShape { inputs, outputs, weights, attributes: crate::Attributes::default(), sequences: Vec::new() }
+        CallShape { inputs, outputs, weights, attributes: crate::Attributes::default(), sequences: Vec::new(), cache_dtype: DType::BF16 }
     }
 
     #[test]

@@ -29,6 +29,10 @@ pub(super) struct Planes {
     pub(super) factors: *const Factors,
 }
 
+impl Planes {
+    pub(super) const NONE: Planes = Planes { words: std::ptr::null(), factors: std::ptr::null() };
+}
+
 /// Bytes of scratch that the planes of `(rows, cols)` take.
 pub(super) const fn scratch_bytes(rows: usize, cols: usize, group: usize) -> usize {
     rows * cols * 2 + rows * (cols / group) * size_of::<Factors>()
@@ -38,7 +42,7 @@ pub(super) const fn scratch_bytes(rows: usize, cols: usize, group: usize) -> usi
 ///
 /// # Safety
 /// - `x` is `(rows, cols)` bfloat16, `group` divides `cols`, and by 32 (Affine4) or 16 (Int8).
-/// - `scratch` has [`scratch_bytes`] bytes, 64-byte aligned, that nothing else uses.
+/// - Nothing else uses `scratch`, which is 8-byte aligned.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 pub(super) unsafe fn split<const FORMAT: u8>(
     x: *const u16,
@@ -57,7 +61,7 @@ pub(super) unsafe fn split<const FORMAT: u8>(
                 let x = x.add(row * cols + index * group);
                 let words = words.add(index * group / 2 * rows);
                 let made = split_group::<FORMAT>(x, group, row, rows, words);
-                factors.add(index * rows + row).write_unaligned(made);
+                factors.add(index * rows + row).write(made);
             }
         }
     }
@@ -130,4 +134,103 @@ unsafe fn split_group<const FORMAT: u8>(
     let step = if finite { step } else { f32::NAN };
     let total = if is_affine4(FORMAT) { (step * total as f32).to_bits() } else { (-128 * total) as u32 };
     Factors { step, total }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::super::vector::{AFFINE4_BF16, INT8};
+    use super::*;
+    use crate::bits::{bf16_to_f32, f32_to_bf16};
+    use crate::testing::{Fill, Random};
+    use crate::{DType, Feature, Features};
+
+    const ROWS: usize = 3;
+    const COLS: usize = 256;
+
+    /// The planes of `x`, read back: values as step * t, and the factors per group and row.
+    fn read_back<const FORMAT: u8>(x: &[u16], group: usize) -> Option<(Vec<f64>, Vec<Factors>)> {
+        let needed = [Feature::Avx512f, Feature::Avx512bw, Feature::Avx512vl, Feature::Avx512dq];
+        let missing = Features::of(&needed).missing_from(Features::detect());
+        if !missing.is_empty() {
+            println!("skipped: needs {missing}");
+            return None;
+        }
+        let mut scratch = vec![0u64; scratch_bytes(ROWS, COLS, group) / 8];
+        let bytes: &mut [u8] = as_bytes(&mut scratch);
+        // SAFETY: the features were checked; x is (ROWS, COLS), the group divides COLS, and nobody else has the scratch.
+        unsafe { split::<FORMAT>(x.as_ptr(), ROWS, COLS, group, bytes) };
+        let bytes = &*bytes;
+        let words_per_line = if is_affine4(FORMAT) { 4 } else { 2 };
+        let factors: Vec<Factors> = bytes[ROWS * COLS * 2..]
+            .chunks_exact(8)
+            .map(|pair| {
+                let word = |at: usize| u32::from_le_bytes(pair[at..at + 4].try_into().unwrap());
+                Factors { step: f32::from_bits(word(0)), total: word(4) }
+            })
+            .collect();
+        let mut values = vec![0.0; ROWS * COLS];
+        for (index, value) in values.iter_mut().enumerate() {
+            let (row, col) = (index / COLS, index % COLS);
+            let (g, k) = (col / group, col % group);
+            let half = if is_affine4(FORMAT) { group / 2 } else { group };
+            let line = k % half / 4;
+            let word = g * group / 2 * ROWS + (line * ROWS + row) * words_per_line + k / half * 2;
+            let byte = |word: usize| f64::from(bytes[word * 4 + k % 4] as i8);
+            *value = (256.0 * byte(word) + byte(word + 1)) * f64::from(factors[g * ROWS + row].step);
+        }
+        Some((values, factors))
+    }
+
+    fn as_bytes(words: &mut [u64]) -> &mut [u8] {
+        // SAFETY: eight bytes of plain data per word.
+        unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), words.len() * 8) }
+    }
+
+    fn check<const FORMAT: u8>(fill: Fill, group: usize) {
+        let mut random = Random::new(group as u64);
+        let x: Vec<u16> =
+            random.values(ROWS * COLS, fill, DType::BF16).into_iter().map(f32_to_bf16).collect();
+        let Some((values, factors)) = read_back::<FORMAT>(&x, group) else { return };
+        for (index, (value, x)) in values.iter().zip(&x).enumerate() {
+            let row_group = index / group * group;
+            let largest = values[row_group..row_group + group].iter().fold(0.0f64, |m, v| m.max(v.abs()));
+            let x = f64::from(bf16_to_f32(*x));
+            assert!((value - x).abs() <= largest / 32_000.0, "{fill:?} element {index}: {value} for {x}");
+            let exact = x.abs() * 128.0 >= largest;
+            assert!(!exact || *value == x, "{fill:?} element {index}: {value} for {x}, which fits");
+        }
+        for (n, made) in factors.iter().enumerate() {
+            let (g, row) = (n / ROWS, n % ROWS);
+            let sum: f64 = values[row * COLS + g * group..][..group].iter().sum();
+            let total = if is_affine4(FORMAT) {
+                f64::from(f32::from_bits(made.total))
+            } else {
+                -f64::from(made.total as i32) / 128.0 * f64::from(made.step)
+            };
+            assert!((total - sum).abs() <= 1e-6 * sum.abs(), "group {g} of row {row}: {total} for {sum}");
+        }
+    }
+
+    #[test]
+    fn planes_hold_what_fits_exactly_and_the_rest_to_sixteen_bits() {
+        for fill in [Fill::Normal(1.0), Fill::Outliers, Fill::Normal(1e-30), Fill::Normal(1e30), Fill::Uniform(1.9, 2.0)] {
+            check::<AFFINE4_BF16>(fill, 128);
+            check::<AFFINE4_BF16>(fill, 32);
+            check::<INT8>(fill, 32);
+            check::<INT8>(fill, 16);
+        }
+    }
+
+    #[test]
+    fn zeros_stay_zero_and_what_is_not_finite_stays_visible() {
+        let mut x = vec![0u16; ROWS * COLS];
+        x[COLS + 5] = f32_to_bf16(f32::INFINITY);
+        x[2 * COLS + 200] = f32_to_bf16(f32::NAN);
+        let Some((values, factors)) = read_back::<AFFINE4_BF16>(&x, 128) else { return };
+        assert!(values[..COLS].iter().all(|value| *value == 0.0));
+        let visible: Vec<bool> = factors.iter().map(|made| made.step.is_nan()).collect();
+        assert_eq!(visible, [false, true, false, false, false, true]);
+    }
 }
