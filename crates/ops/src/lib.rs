@@ -17,6 +17,7 @@ mod operator;
 pub mod operators;
 mod plan;
 mod program;
+mod random;
 mod registry;
 mod rewrite;
 mod step;

@@ -12,8 +12,10 @@ fn every_kernel_agrees_with_its_reference_on_every_case() {
     for operator in registry.operators() {
         for kernel in registry.kernels(*operator) {
             let (mut passed, mut worst) = (0, 0.0f64);
+            // The reference against itself only shows that it does not depend on the number of workers.
+            let rounds = if std::ptr::eq(kernel, operator.kernels()[0]) { 1 } else { 3 };
             for (index, case) in operator.cases().iter().enumerate() {
-                for round in 0..3 {
+                for round in 0..rounds {
                     match check(*operator, kernel, case, index as u64 * 1000 + round) {
                         Ok(Outcome::Passed { nmse }) => (passed, worst) = (passed + 1, worst.max(nmse)),
                         Ok(Outcome::Unsupported(_)) => {}

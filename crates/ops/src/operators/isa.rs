@@ -5,11 +5,14 @@
 
 use crate::Feature;
 
-/// What bodies are compiled for by [`for_avx512`], and so what their kernels need.
+/// What [`for_isa`] compiles for as `avx2`, and so what those kernels need.
+pub(crate) const AVX2: &[Feature] = &[Feature::Avx2, Feature::Fma];
+
+/// The same for `avx512`.
 pub(crate) const AVX512: &[Feature] =
     &[Feature::Avx2, Feature::Fma, Feature::Avx512f, Feature::Avx512bw, Feature::Avx512vl, Feature::Avx512dq];
 
-/// The same with the bfloat16 instructions.
+/// The same for `avx512_bf16`.
 pub(crate) const AVX512_BF16: &[Feature] = &[
     Feature::Avx2,
     Feature::Fma,
@@ -21,15 +24,18 @@ pub(crate) const AVX512_BF16: &[Feature] = &[
 ];
 
 /// Defines the kernel function `$name`: the body (an `#[inline(always)]` function of an invocation) compiled with the
-/// instructions of [`AVX512`], or of [`AVX512_BF16`] if named.
-macro_rules! for_avx512 {
-    ($name:ident, $body:path) => {
-        $crate::operators::isa::for_avx512!($name, $body, "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq");
+/// instructions of [`AVX2`], [`AVX512`] or [`AVX512_BF16`].
+macro_rules! for_isa {
+    (avx2, $name:ident, $body:path) => {
+        $crate::operators::isa::for_isa!("avx2,fma", $name, $body);
     };
-    ($name:ident, $body:path, bf16) => {
-        $crate::operators::isa::for_avx512!($name, $body, "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16");
+    (avx512, $name:ident, $body:path) => {
+        $crate::operators::isa::for_isa!("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq", $name, $body);
     };
-    ($name:ident, $body:path, $features:literal) => {
+    (avx512_bf16, $name:ident, $body:path) => {
+        $crate::operators::isa::for_isa!("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16", $name, $body);
+    };
+    ($features:literal, $name:ident, $body:path) => {
         fn $name(i: &$crate::Invocation<'_>) {
             #![allow(unsafe_code, reason = "calls a function that is compiled for more instructions than this one")]
             #[cfg_attr(target_arch = "x86_64", target_feature(enable = $features))]
@@ -45,4 +51,4 @@ macro_rules! for_avx512 {
         }
     };
 }
-pub(crate) use for_avx512;
+pub(crate) use for_isa;

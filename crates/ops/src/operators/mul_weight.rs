@@ -7,7 +7,7 @@ use crate::program::Attributes;
 use crate::testing::{Case, CaseWeight, bf16, out};
 use crate::{DType, Invocation, WeightFormat, bf16_to_f32, f32_to_bf16, kernel};
 
-use super::isa::{AVX512, for_avx512};
+use super::isa::{AVX2, AVX512, for_isa};
 use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, segments, elementwise_cost, expect, same_shape, segmented, vector_weight};
 
 /// Input x `(rows, segments * head_dim)`; weight w f32 `(1, head_dim)`; output y as x. Attribute: `head_dim`.
@@ -72,7 +72,8 @@ fn rows(i: &Invocation<'_>) {
     }
 }
 
-for_avx512!(rows_avx512, rows);
+for_isa!(avx2, rows_avx2, rows);
+for_isa!(avx512, rows_avx512, rows);
 
 pub static REFERENCE: Kernel = kernel! {
     operator: "mul_weight", name: "reference", isa: "portable", features: &[],
@@ -85,10 +86,15 @@ pub static PORTABLE: Kernel = kernel! {
     nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: rows,
 };
 
-pub static VECTOR: Kernel = kernel! {
+pub static NARROW: Kernel = kernel! {
+    operator: "mul_weight", name: "rows", isa: "avx2", features: AVX2, supports: all_bf16,
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: rows_avx2,
+};
+
+pub static WIDE: Kernel = kernel! {
     operator: "mul_weight", name: "rows", isa: "avx512", features: AVX512, supports: all_bf16,
     nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: rows_avx512,
 };
 
 /// The list.
-pub static CPU: &[&Kernel] = &[&REFERENCE, &PORTABLE, &VECTOR];
+pub static CPU: &[&Kernel] = &[&REFERENCE, &PORTABLE, &NARROW, &WIDE];

@@ -9,7 +9,7 @@ use crate::program::Attributes;
 use crate::testing::{Case, CaseBuffer, CaseWeight, bf16, out};
 use crate::{DType, Invocation, WeightFormat, bf16_to_f32, f32_to_bf16, kernel};
 
-use super::isa::{AVX512, for_avx512};
+use super::isa::{AVX2, AVX512, for_isa};
 use super::maths::{multiply_add, total};
 use super::rms_scale::{inverse_rms, norm_cases};
 use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, segments, elementwise_cost, expect, same_shape, segmented, vector_weight};
@@ -157,8 +157,10 @@ fn cached<const FMA: bool>(x: &[u16], w: &[f32], epsilon: f32, kept: &mut [f32],
     }
 }
 
-for_avx512!(two_pass_avx512, two_pass::<true>);
-for_avx512!(register_cached_avx512, register_cached::<true>);
+for_isa!(avx2, two_pass_avx2, two_pass::<true>);
+for_isa!(avx512, two_pass_avx512, two_pass::<true>);
+for_isa!(avx2, register_cached_avx2, register_cached::<true>);
+for_isa!(avx512, register_cached_avx512, register_cached::<true>);
 
 pub static REFERENCE: Kernel = kernel! {
     operator: "rms_norm", name: "reference", isa: "portable", features: &[],
@@ -169,6 +171,11 @@ pub static REFERENCE: Kernel = kernel! {
 pub static TWO_PASS_PORTABLE: Kernel = kernel! {
     operator: "rms_norm", name: TWO_PASS, isa: "portable", features: &[], supports: all_bf16,
     nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: two_pass::<false>,
+};
+
+pub static TWO_PASS_AVX2: Kernel = kernel! {
+    operator: "rms_norm", name: TWO_PASS, isa: "avx2", features: AVX2, supports: all_bf16,
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: two_pass_avx2,
 };
 
 pub static TWO_PASS_VECTOR: Kernel = kernel! {
@@ -182,6 +189,11 @@ pub static REGISTER_CACHED_PORTABLE: Kernel = kernel! {
     nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: register_cached::<false>,
 };
 
+pub static REGISTER_CACHED_AVX2: Kernel = kernel! {
+    operator: "rms_norm", name: REGISTER_CACHED, isa: "avx2", features: AVX2, supports: short_enough,
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: register_cached_avx2,
+};
+
 pub static REGISTER_CACHED_VECTOR: Kernel = kernel! {
     operator: "rms_norm", name: REGISTER_CACHED, isa: "avx512", features: AVX512, supports: short_enough,
     nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: register_cached_avx512,
@@ -189,4 +201,4 @@ pub static REGISTER_CACHED_VECTOR: Kernel = kernel! {
 
 /// The list.
 pub static CPU: &[&Kernel] =
-    &[&REFERENCE, &TWO_PASS_PORTABLE, &TWO_PASS_VECTOR, &REGISTER_CACHED_PORTABLE, &REGISTER_CACHED_VECTOR];
+    &[&REFERENCE, &TWO_PASS_PORTABLE, &TWO_PASS_AVX2, &TWO_PASS_VECTOR, &REGISTER_CACHED_PORTABLE, &REGISTER_CACHED_AVX2, &REGISTER_CACHED_VECTOR];

@@ -8,7 +8,7 @@ use crate::program::Attributes;
 use crate::testing::{Case, bf16, f32, out};
 use crate::{DType, Invocation, bf16_to_f32, f32_to_bf16, kernel};
 
-use super::isa::{AVX512, for_avx512};
+use super::isa::{AVX2, AVX512, for_isa};
 use super::maths::multiply_add;
 use super::rotate_half::columns;
 use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, data_bf16, segments, elementwise_cost, expect, rotary, same_shape};
@@ -100,7 +100,8 @@ fn rows<const FMA: bool>(i: &Invocation<'_>) {
     }
 }
 
-for_avx512!(rows_avx512, rows::<true>);
+for_isa!(avx2, rows_avx2, rows::<true>);
+for_isa!(avx512, rows_avx512, rows::<true>);
 
 pub static REFERENCE: Kernel = kernel! {
     operator: "rope", name: "reference", isa: "portable", features: &[],
@@ -113,10 +114,15 @@ pub static PORTABLE: Kernel = kernel! {
     nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: rows::<false>,
 };
 
-pub static VECTOR: Kernel = kernel! {
+pub static NARROW: Kernel = kernel! {
+    operator: "rope", name: "rows", isa: "avx2", features: AVX2, supports: data_bf16,
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: rows_avx2,
+};
+
+pub static WIDE: Kernel = kernel! {
     operator: "rope", name: "rows", isa: "avx512", features: AVX512, supports: data_bf16,
     nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: rows_avx512,
 };
 
 /// The list.
-pub static CPU: &[&Kernel] = &[&REFERENCE, &PORTABLE, &VECTOR];
+pub static CPU: &[&Kernel] = &[&REFERENCE, &PORTABLE, &NARROW, &WIDE];

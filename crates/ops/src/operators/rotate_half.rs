@@ -7,7 +7,7 @@ use crate::program::Attributes;
 use crate::testing::{Case, bf16, out};
 use crate::{DType, Invocation, kernel};
 
-use super::isa::{AVX512, for_avx512};
+use super::isa::{AVX2, AVX512, for_isa};
 use super::shapes::{all_bf16, segments, elementwise_cost, expect, rotary, same_shape};
 
 /// Input x `(rows, heads * head_dim)`; output of the same shape. Attributes: `head_dim`, `interleaved`.
@@ -92,7 +92,8 @@ fn rows(i: &Invocation<'_>) {
     }
 }
 
-for_avx512!(rows_avx512, rows);
+for_isa!(avx2, rows_avx2, rows);
+for_isa!(avx512, rows_avx512, rows);
 
 pub static REFERENCE: Kernel = kernel! {
     operator: "rotate_half", name: "reference", isa: "portable", features: &[],
@@ -105,10 +106,15 @@ pub static PORTABLE: Kernel = kernel! {
     nmse: 0.0, because: "nothing is rounded", run: rows,
 };
 
-pub static VECTOR: Kernel = kernel! {
+pub static NARROW: Kernel = kernel! {
+    operator: "rotate_half", name: "rows", isa: "avx2", features: AVX2, supports: all_bf16,
+    nmse: 0.0, because: "nothing is rounded", run: rows_avx2,
+};
+
+pub static WIDE: Kernel = kernel! {
     operator: "rotate_half", name: "rows", isa: "avx512", features: AVX512, supports: all_bf16,
     nmse: 0.0, because: "nothing is rounded", run: rows_avx512,
 };
 
 /// The list.
-pub static CPU: &[&Kernel] = &[&REFERENCE, &PORTABLE, &VECTOR];
+pub static CPU: &[&Kernel] = &[&REFERENCE, &PORTABLE, &NARROW, &WIDE];

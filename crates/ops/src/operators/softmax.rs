@@ -11,7 +11,7 @@ use crate::testing::{Case, CaseBuffer, CaseOutput, Fill, f32};
 use crate::{DType, Invocation, kernel};
 
 use super::attention_scores::attention_cases;
-use super::isa::{AVX512, for_avx512};
+use super::isa::{AVX2, AVX512, for_isa};
 use super::maths::{exp, total};
 use super::sequences::{Unit, units, sequence_of, visible_pairs};
 use super::shapes::{expect, same_shape};
@@ -123,7 +123,8 @@ fn softmax<const FMA: bool>(scores: &mut [f32]) {
     }
 }
 
-for_avx512!(rows_avx512, rows::<true>);
+for_isa!(avx2, rows_avx2, rows::<true>);
+for_isa!(avx512, rows_avx512, rows::<true>);
 
 pub static REFERENCE: Kernel = kernel! {
     operator: "softmax", name: "reference", isa: "portable", features: &[],
@@ -136,10 +137,15 @@ pub static PORTABLE: Kernel = kernel! {
     nmse: 1e-11, because: "exponentials to 3e-7, f32 sums", run: rows::<false>,
 };
 
-pub static VECTOR: Kernel = kernel! {
+pub static NARROW: Kernel = kernel! {
+    operator: "softmax", name: "rows", isa: "avx2", features: AVX2,
+    nmse: 1e-11, because: "exponentials to 3e-7, f32 sums", run: rows_avx2,
+};
+
+pub static WIDE: Kernel = kernel! {
     operator: "softmax", name: "rows", isa: "avx512", features: AVX512,
     nmse: 1e-11, because: "exponentials to 3e-7, f32 sums", run: rows_avx512,
 };
 
 /// The list.
-pub static CPU: &[&Kernel] = &[&REFERENCE, &PORTABLE, &VECTOR];
+pub static CPU: &[&Kernel] = &[&REFERENCE, &PORTABLE, &NARROW, &WIDE];

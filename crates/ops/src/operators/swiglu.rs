@@ -7,7 +7,7 @@ use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
 use crate::testing::{Case, bf16, out};
 use crate::{DType, Invocation, kernel};
 
-use super::isa::{AVX512, for_avx512};
+use super::isa::{AVX2, AVX512, for_isa};
 use super::maths::silu;
 use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, elementwise_cost, expect, same_shape, two_to_one};
 
@@ -69,7 +69,8 @@ fn rows<const FMA: bool>(i: &Invocation<'_>) {
     }
 }
 
-for_avx512!(rows_avx512, rows::<true>);
+for_isa!(avx2, rows_avx2, rows::<true>);
+for_isa!(avx512, rows_avx512, rows::<true>);
 
 pub static REFERENCE: Kernel = kernel! {
     operator: "swiglu", name: "reference", isa: "portable", features: &[],
@@ -82,10 +83,15 @@ pub static PORTABLE: Kernel = kernel! {
     nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: rows::<false>,
 };
 
-pub static VECTOR: Kernel = kernel! {
+pub static NARROW: Kernel = kernel! {
+    operator: "swiglu", name: "rows", isa: "avx2", features: AVX2, supports: all_bf16,
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: rows_avx2,
+};
+
+pub static WIDE: Kernel = kernel! {
     operator: "swiglu", name: "rows", isa: "avx512", features: AVX512, supports: all_bf16,
     nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: rows_avx512,
 };
 
 /// The list.
-pub static CPU: &[&Kernel] = &[&REFERENCE, &PORTABLE, &VECTOR];
+pub static CPU: &[&Kernel] = &[&REFERENCE, &PORTABLE, &NARROW, &WIDE];

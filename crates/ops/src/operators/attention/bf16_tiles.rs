@@ -8,7 +8,7 @@ use crate::{Invocation, KvView, kernel};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::super::isa::{AVX512_BF16, for_avx512};
+use super::super::isa::{AVX512_BF16, for_isa};
 use super::tiled::{HEAD_DIM, KEYS, QUERIES, Tiles, scratch_bytes, supported, tiled};
 
 /// A right operand holds, for each pair of rows, one line per 16 columns: lane n = (even row, odd row) of column n.
@@ -207,7 +207,7 @@ fn body(i: &Invocation<'_>) {
     tiled::<Bf16Tiles>(i);
 }
 
-for_avx512!(tiled_bf16, body, bf16);
+for_isa!(avx512_bf16, tiled_bf16, body);
 
 pub static VECTOR: Kernel = kernel! {
     operator: "attention", name: "tiled", isa: "avx512-bf16", features: AVX512_BF16, supports: supported,

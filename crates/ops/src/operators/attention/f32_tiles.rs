@@ -4,7 +4,7 @@ use crate::operator::Kernel;
 use crate::{Invocation, KvView, bf16_to_f32, kernel};
 use std::ops::Range;
 
-use super::super::isa::{AVX512, for_avx512};
+use super::super::isa::{AVX2, AVX512, for_isa};
 use super::super::maths::multiply_add;
 use super::super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON};
 use super::tiled::{HEAD_DIM, KEYS, QUERIES, Tiles, scratch_bytes, supported, tiled};
@@ -87,23 +87,36 @@ impl<const FMA: bool, const ROWS: usize, const COLUMNS: usize> Tiles for F32Tile
     }
 }
 
-type Narrow = F32Tiles<false, 2, 16>;
+type Least = F32Tiles<false, 2, 16>;
+type Narrow = F32Tiles<true, 4, 16>;
 type Wide = F32Tiles<true, 4, 64>;
+
+#[inline(always)]
+fn narrow(i: &Invocation<'_>) {
+    tiled::<Narrow>(i);
+}
 
 #[inline(always)]
 fn wide(i: &Invocation<'_>) {
     tiled::<Wide>(i);
 }
 
-for_avx512!(tiled_avx512, wide);
+for_isa!(avx2, tiled_avx2, narrow);
+for_isa!(avx512, tiled_avx512, wide);
 
 pub static PORTABLE: Kernel = kernel! {
     operator: "attention", name: "tiled", isa: "portable", features: &[], supports: supported,
-    scratch: |_| scratch_bytes::<Narrow>(),
-    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: tiled::<Narrow>,
+    scratch: |_| scratch_bytes::<Least>(),
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: tiled::<Least>,
 };
 
-pub static VECTOR: Kernel = kernel! {
+pub static NARROW: Kernel = kernel! {
+    operator: "attention", name: "tiled", isa: "avx2", features: AVX2, supports: supported,
+    scratch: |_| scratch_bytes::<Narrow>(),
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: tiled_avx2,
+};
+
+pub static WIDE: Kernel = kernel! {
     operator: "attention", name: "tiled", isa: "avx512", features: AVX512, supports: supported,
     scratch: |_| scratch_bytes::<Wide>(),
     nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: tiled_avx512,

@@ -136,7 +136,8 @@ pub static REFERENCE: Kernel = kernel! {
 pub static CPU: &[&Kernel] = &[
     &REFERENCE,
     &f32_tiles::PORTABLE,
-    &f32_tiles::VECTOR,
+    &f32_tiles::NARROW,
+    &f32_tiles::WIDE,
     #[cfg(target_arch = "x86_64")]
     &bf16_tiles::VECTOR,
 ];

@@ -96,9 +96,9 @@ pub(super) fn tiled<T: Tiles>(i: &Invocation<'_>) {
     let rows = QUERIES / (heads / kv_heads);
     // SAFETY: the only slice of this worker's scratch.
     let scratch = unsafe { i.scratch() };
-    let scratch = scratch.as_mut_ptr().cast::<Scratch<T::Element>>();
-    debug_assert!(scratch.is_aligned());
-    // SAFETY: `bind` reserved `scratch_bytes` at 64-byte alignment; every bit pattern is a valid element.
+    let (scratch, length) = (scratch.as_mut_ptr().cast::<Scratch<T::Element>>(), scratch.len());
+    assert!(scratch.is_aligned() && length >= scratch_bytes::<T>(), "the scratch that the kernel asked for");
+    // SAFETY: large and aligned enough (asserted); every bit pattern is a valid element.
     let scratch = unsafe { &mut *scratch };
     // Blocks are dealt out in turn, the later (longer) ones last: workers end within a block of each other.
     let mut turn = 0;

@@ -11,7 +11,7 @@ use crate::testing::{Case, CaseBuffer, Fill, f32, out};
 use crate::{DType, Invocation, KvView, bf16_to_f32, f32_to_bf16, kernel};
 
 use super::attention_scores::{AttentionCase, attention_cases};
-use super::isa::{AVX512, for_avx512};
+use super::isa::{AVX2, AVX512, for_isa};
 use super::maths::multiply_add;
 use super::sequences::{check_heads, check_step_keys, Unit, units, kv_bytes, kv_inputs, sequence_of, visible_pairs};
 use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, expect};
@@ -100,13 +100,13 @@ fn reference(i: &Invocation<'_>) {
 }
 
 /// Elements of a head that one unit of work accumulates, at most.
-const WIDE: usize = 64;
+const COLUMNS: usize = 64;
 /// Positions whose values stay in the first-level cache while all heads of a group use them.
 const BLOCK: usize = 64;
 
 /// f32 accumulators of a group's heads.
 fn scratch(shape: &CallShape) -> usize {
-    shape.attributes.heads / shape.attributes.kv_heads * WIDE * DType::F32.bytes()
+    shape.attributes.heads / shape.attributes.kv_heads * COLUMNS * DType::F32.bytes()
 }
 
 #[inline(always)]
@@ -115,20 +115,20 @@ fn rows<const FMA: bool>(i: &Invocation<'_>) {
     let Attributes { heads, kv_heads, head_dim, .. } = *i.attributes();
     let group = heads / kv_heads;
     // A unit is half a cache line wide at least: with few heads, all workers still have some.
-    let width = if y.rows * kv_heads * head_dim.div_ceil(WIDE) < 4 * i.workers { WIDE / 2 } else { WIDE };
+    let width = if y.rows * kv_heads * head_dim.div_ceil(COLUMNS) < 4 * i.workers { COLUMNS / 2 } else { COLUMNS };
     // SAFETY: the only slice of this worker's scratch.
     let (head_bytes, sums, tail_bytes) = unsafe { i.scratch().align_to_mut::<f32>() };
     debug_assert!(head_bytes.is_empty() && tail_bytes.is_empty());
     for Unit { row, head: kv_head, unit, sequence, visible } in units(i, y.rows, kv_heads, head_dim.div_ceil(width)) {
         let values = i.kv(sequence, true);
         let columns = unit * width..head_dim.min((unit + 1) * width);
-        sums[..group * WIDE].fill(0.0);
+        sums[..group * COLUMNS].fill(0.0);
         for start in (0..visible).step_by(BLOCK) {
             let positions = start..visible.min(start + BLOCK);
             let mut head = 0;
             while head < group {
                 let first = row * heads + kv_head * group + head;
-                let (columns, positions, sums) = (columns.clone(), positions.clone(), &mut sums[head * WIDE..]);
+                let (columns, positions, sums) = (columns.clone(), positions.clone(), &mut sums[head * COLUMNS..]);
                 head += match group - head {
                     1 => accumulate::<FMA, 1>(i, &values, kv_head, columns, positions, first, sums),
                     2 | 3 => accumulate::<FMA, 2>(i, &values, kv_head, columns, positions, first, sums),
@@ -140,7 +140,7 @@ fn rows<const FMA: bool>(i: &Invocation<'_>) {
             let from = row * y.width + (kv_head * group + head) * head_dim + columns.start;
             // SAFETY: (row, key/value head, unit) triples are shared out; each is these columns of the group's heads.
             let out = unsafe { super::shapes::flat_mut(&y, from..from + columns.len()) };
-            for (y, sum) in out.iter_mut().zip(&sums[head * WIDE..]) {
+            for (y, sum) in out.iter_mut().zip(&sums[head * COLUMNS..]) {
                 *y = f32_to_bf16(*sum);
             }
         }
@@ -159,29 +159,29 @@ fn accumulate<const FMA: bool, const HEADS: usize>(
     sums: &mut [f32],
 ) -> usize {
     let rows: [&[f32]; HEADS] = std::array::from_fn(|h| i.input(0).f32(first + h));
-    if columns.len() == WIDE {
-        let mut wide: [[f32; WIDE]; HEADS] = [[0.0; WIDE]; HEADS];
-        for (wide, sums) in wide.iter_mut().zip(sums.as_chunks::<WIDE>().0) {
+    if columns.len() == COLUMNS {
+        let mut wide: [[f32; COLUMNS]; HEADS] = [[0.0; COLUMNS]; HEADS];
+        for (wide, sums) in wide.iter_mut().zip(sums.as_chunks::<COLUMNS>().0) {
             *wide = *sums;
         }
         for position in positions {
-            let Some(value) = values.bf16(kv_head, position)[columns.start..].first_chunk::<WIDE>() else {
+            let Some(value) = values.bf16(kv_head, position)[columns.start..].first_chunk::<COLUMNS>() else {
                 unreachable!("columns lie within the head")
             };
             for (wide, row) in wide.iter_mut().zip(rows) {
                 let probability = row[position];
-                for d in 0..WIDE {
+                for d in 0..COLUMNS {
                     wide[d] = multiply_add::<FMA>(probability, bf16_to_f32(value[d]), wide[d]);
                 }
             }
         }
-        for (wide, sums) in wide.iter().zip(sums.as_chunks_mut::<WIDE>().0) {
+        for (wide, sums) in wide.iter().zip(sums.as_chunks_mut::<COLUMNS>().0) {
             *sums = *wide;
         }
     } else {
         for position in positions {
             let value = &values.bf16(kv_head, position)[columns.clone()];
-            for (sums, row) in sums.as_chunks_mut::<WIDE>().0.iter_mut().zip(rows) {
+            for (sums, row) in sums.as_chunks_mut::<COLUMNS>().0.iter_mut().zip(rows) {
                 for (sum, value) in sums.iter_mut().zip(value) {
                     *sum = multiply_add::<FMA>(row[position], bf16_to_f32(*value), *sum);
                 }
@@ -191,7 +191,8 @@ fn accumulate<const FMA: bool, const HEADS: usize>(
     HEADS
 }
 
-for_avx512!(rows_avx512, rows::<true>);
+for_isa!(avx2, rows_avx2, rows::<true>);
+for_isa!(avx512, rows_avx512, rows::<true>);
 
 fn supported(shape: &CallShape) -> Result<(), String> {
     let step_values = shape.inputs.iter().skip(1).all(|view| view.dtype == DType::BF16);
@@ -211,10 +212,15 @@ pub static PORTABLE: Kernel = kernel! {
     nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: rows::<false>,
 };
 
-pub static VECTOR: Kernel = kernel! {
+pub static NARROW: Kernel = kernel! {
+    operator: "attention_mix", name: "rows", isa: "avx2", features: AVX2, supports: supported, scratch: scratch,
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: rows_avx2,
+};
+
+pub static WIDE: Kernel = kernel! {
     operator: "attention_mix", name: "rows", isa: "avx512", features: AVX512, supports: supported, scratch: scratch,
     nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: rows_avx512,
 };
 
 /// The list.
-pub static CPU: &[&Kernel] = &[&REFERENCE, &PORTABLE, &VECTOR];
+pub static CPU: &[&Kernel] = &[&REFERENCE, &PORTABLE, &NARROW, &WIDE];

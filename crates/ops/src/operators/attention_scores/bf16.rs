@@ -8,7 +8,7 @@ use crate::{Invocation, KvView, kernel};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::super::isa::{AVX512_BF16, for_avx512};
+use super::super::isa::{AVX512_BF16, for_isa};
 use super::super::sequences::{Span, spans};
 use super::bf16_inputs;
 
@@ -126,7 +126,7 @@ fn across_quarters([a, b, c, d]: [__m512; 4]) -> __m512 {
     _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xdd>(ab, cd))
 }
 
-for_avx512!(rows_bf16, rows, bf16);
+for_isa!(avx512_bf16, rows_bf16, rows);
 
 fn supported(shape: &CallShape) -> Result<(), String> {
     match shape.attributes.head_dim {

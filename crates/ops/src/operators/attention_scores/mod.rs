@@ -13,7 +13,7 @@ use crate::step::SequenceShape;
 use crate::testing::{Case, CaseCache, bf16, out};
 use crate::{DType, Invocation, bf16_to_f32, kernel};
 
-use super::isa::{AVX512, for_avx512};
+use super::isa::{AVX2, AVX512, for_isa};
 use super::maths::{multiply_add, total};
 use super::sequences::{check_heads, check_step_keys, Span, spans, kv_bytes, kv_inputs, sequence_of, visible_pairs};
 use super::shapes::expect;
@@ -229,7 +229,8 @@ fn heads_at_once<const FMA: bool, const HEADS: usize>(
     HEADS
 }
 
-for_avx512!(rows_avx512, rows::<true>);
+for_isa!(avx2, rows_avx2, rows::<true>);
+for_isa!(avx512, rows_avx512, rows::<true>);
 
 /// bfloat16 queries and keys.
 pub(crate) fn bf16_inputs(shape: &CallShape) -> Result<(), String> {
@@ -249,7 +250,12 @@ pub static PORTABLE: Kernel = kernel! {
     nmse: 1e-12, because: "f32 sums of exact products", run: rows::<false>,
 };
 
-pub static VECTOR: Kernel = kernel! {
+pub static NARROW: Kernel = kernel! {
+    operator: "attention_scores", name: "rows", isa: "avx2", features: AVX2, supports: bf16_inputs,
+    nmse: 1e-12, because: "f32 sums of exact products", run: rows_avx2,
+};
+
+pub static WIDE: Kernel = kernel! {
     operator: "attention_scores", name: "rows", isa: "avx512", features: AVX512, supports: bf16_inputs,
     nmse: 1e-12, because: "f32 sums of exact products", run: rows_avx512,
 };
@@ -258,7 +264,7 @@ pub static VECTOR: Kernel = kernel! {
 pub static CPU: &[&Kernel] = &[
     &REFERENCE,
     &PORTABLE,
-    &VECTOR,
+    &NARROW, &WIDE,
     #[cfg(target_arch = "x86_64")]
     &bf16::VECTOR,
 ];
