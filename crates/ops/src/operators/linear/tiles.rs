@@ -23,7 +23,7 @@ pub(crate) static MATMUL_AVX512_BF16: Kernel = kernel! {
     operator: "linear", name: "matmul", isa: "avx512-bf16", features: FEATURES, supports: packed,
     scratch: matmul_scratch,
     nmse: 4e-5,
-    because: "weights and outputs are each rounded to bfloat16, 5e-6 together; several times that where few outputs sum to little",
+    because: "weights and outputs are each rounded to bfloat16: 5e-6, and several times that where few outputs cancel",
     run: run_matmul,
 };
 
