@@ -47,8 +47,8 @@ fn run(i: &Invocation<'_>) {
 /// Row block by row block, whose codes stay in the nearest cache while all rows of x pass over it, one at a time.
 ///
 /// Moves the packed W once; `2 * rows * in * out` flops. Floor: the bytes of W at the read bandwidth for one row, about 13
-/// instructions per 64 weights and row for more. On two cores of an AMD EPYC (Zen 4), Qwen3-0.6B in 4 bits, one row: 0.96 of
-/// a plain read beside it at groups of 128 (10.4 ms on a busy machine), 0.85 at 32; eight rows of the layers in 70 ms.
+/// instructions per 64 weights and row for more. On two cores of an AMD EPYC (Zen 4), Qwen3-0.6B in 4 bits, one row: 10.8 ms and
+/// 0.7 of a plain read beside it at groups of 128 (19 ms and 0.5 at groups of 32); eight rows of the layers in 70 ms.
 #[target_feature(enable = "avx2,fma")]
 fn sweep(i: &Invocation<'_>) {
     let operands = Operands::of(i);

@@ -67,7 +67,7 @@ fn run_matmul(i: &Invocation<'_>) {
 /// Moves the packed W once, `in / group * (block lines) * 64` bytes per 16 outputs, and `2 * rows * in * out` flops in
 /// `rows * in * out / 32` products. Floor: the bytes of W at the read bandwidth, up to two rows; then the products, one per
 /// cycle. On two cores of an AMD EPYC (Zen 4), all projections and the head of Qwen3-0.6B at W4 g128 (317 MB): 6.3 ms per
-/// token, 51 GB/s, 0.90 to 0.96 of a plain read of the same bytes beside it; at 8 rows 0.87 of the products' peak.
+/// token at best, 0.85 to 0.96 of a plain read of the same bytes beside it; at 8 rows 0.87 of the products' peak.
 /// Eight streams lost a third there, and win on processors that read ahead less: four are the compromise.
 ///
 /// # Safety

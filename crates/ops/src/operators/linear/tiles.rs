@@ -23,7 +23,7 @@ pub(crate) static MATMUL_AVX512_BF16: Kernel = kernel! {
     operator: "linear", name: "matmul", isa: "avx512-bf16", features: FEATURES, supports: packed,
     scratch: matmul_scratch,
     nmse: 4e-5,
-    because: "weights and outputs are each rounded to bfloat16, 5e-6 together; several times that where few outputs sum to little",
+    because: "weights and outputs are each rounded to bfloat16: 5e-6, and several times that where few outputs cancel",
     run: run_matmul,
 };
 
@@ -114,8 +114,8 @@ impl PackedRows {
 /// broadcast once per two row blocks.
 ///
 /// Moves W (2 bytes per weight) once per 252 rows, `2 * rows * in * out` flops. Floor: those bytes at the read bandwidth for
-/// few rows, the peak of `vdpbf16ps` for many. On two cores of an AMD EPYC (Zen 4), Qwen3-0.6B (1.19 GB): 22 ms for one row
-/// (54 GB/s, 0.91 of a plain read beside it); the layers at 128 rows 0.87 to 0.90 of the peak.
+/// few rows, the peak of `vdpbf16ps` for many. On two cores of an AMD EPYC (Zen 4), Qwen3-0.6B (1.19 GB): 22 to 27 ms for one
+/// row (0.8 to 0.9 of a plain read beside it); the layers at 128 rows 0.8 to 0.9 of the peak.
 ///
 /// # Safety
 /// - The processor has the kernel's features; operands are what `supports` admits.
