@@ -166,67 +166,40 @@ fn reference(i: &Invocation<'_>) {
     }
 }
 
-/// Heads of a group that share one conversion of each key.
-const TOGETHER: usize = 4;
-
 #[inline(always)]
 fn rows<const FMA: bool>(i: &Invocation<'_>) {
-    let q = i.input(0);
-    let Attributes { heads, kv_heads, .. } = *i.attributes();
+    #![allow(unsafe_code, reason = "exclusive parts of the scores")]
+    let (q, scores) = (i.input(0), i.output(0));
+    let Attributes { heads, kv_heads, head_dim, scale, .. } = *i.attributes();
     let group = heads / kv_heads;
     for Span { row, head: kv_head, positions, sequence } in spans(i, q.rows, kv_heads) {
-        let keys = i.kv(sequence, false);
-        let mut head = kv_head * group;
-        let end = head + group;
-        while head < end {
-            let positions = positions.clone();
-            head += match end - head {
-                1 => heads_at_once::<FMA, 1>(i, row, head, positions, kv_head, &keys),
-                2 => heads_at_once::<FMA, 2>(i, row, head, positions, kv_head, &keys),
-                3 => heads_at_once::<FMA, 3>(i, row, head, positions, kv_head, &keys),
-                _ => heads_at_once::<FMA, TOGETHER>(i, row, head, positions, kv_head, &keys),
-            };
+        let (q, keys) = (q.bf16(row), i.kv(sequence, false));
+        assert!(positions.end <= scores.width, "scores are wide enough for the context");
+        for position in positions {
+            let key = keys.bf16(kv_head, position);
+            for head in kv_head * group..(kv_head + 1) * group {
+                let score = dot::<FMA>(&q[head * head_dim..][..head_dim], key) * scale;
+                let at = (row * heads + head) * scores.width + position;
+                assert!(at < scores.rows * scores.width, "one row of scores per row and head");
+                // SAFETY: inside the output (asserted); (row, head, position) triples are shared out among the workers.
+                unsafe { *scores.as_mut_ptr().cast::<f32>().add(at) = score };
+            }
         }
     }
 }
 
-/// Scores of `HEADS` heads from `head` on; returns `HEADS`.
+/// Sum of products in 32 lanes; as long as each other.
 #[inline(always)]
-fn heads_at_once<const FMA: bool, const HEADS: usize>(
-    i: &Invocation<'_>,
-    row: usize,
-    head: usize,
-    positions: std::ops::Range<usize>,
-    kv_head: usize,
-    keys: &crate::KvView<'_>,
-) -> usize {
-    #![allow(unsafe_code, reason = "exclusive parts of the scores")]
-    let Attributes { heads, head_dim, scale, .. } = *i.attributes();
-    let (q, scores) = (i.input(0).bf16(row), i.output(0));
-    let q: [&[u16]; HEADS] = std::array::from_fn(|h| &q[(head + h) * head_dim..][..head_dim]);
-    for position in positions {
-        let key = keys.bf16(kv_head, position);
-        let mut sums = [[0.0f32; 32]; HEADS];
-        let (blocks, rest) = key.as_chunks::<32>();
-        for (block, key) in blocks.iter().enumerate() {
-            for h in 0..HEADS {
-                let Some(q) = q[h][block * 32..].first_chunk::<32>() else { unreachable!("as long as the key") };
-                for lane in 0..32 {
-                    sums[h][lane] = multiply_add::<FMA>(bf16_to_f32(q[lane]), bf16_to_f32(key[lane]), sums[h][lane]);
-                }
-            }
-        }
-        for h in 0..HEADS {
-            let tail = q[h][blocks.len() * 32..].iter().zip(rest);
-            let tail: f32 = tail.map(|(q, key)| bf16_to_f32(*q) * bf16_to_f32(*key)).sum();
-            let at = (row * heads + head + h) * scores.width + position;
-            assert!(position < scores.width && at < scores.rows * scores.width, "scores are wide enough for the context");
-            let score = (total(&sums[h]) + tail) * scale;
-            // SAFETY: inside the output (asserted); (row, head, position) triples are shared out among the workers.
-            unsafe { *scores.as_mut_ptr().cast::<f32>().add(at) = score };
+fn dot<const FMA: bool>(a: &[u16], b: &[u16]) -> f32 {
+    let mut sums = [0.0f32; 32];
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<32>(), b.as_chunks::<32>());
+    for (a, b) in a.iter().zip(b) {
+        for lane in 0..32 {
+            sums[lane] = multiply_add::<FMA>(bf16_to_f32(a[lane]), bf16_to_f32(b[lane]), sums[lane]);
         }
     }
-    HEADS
+    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| bf16_to_f32(*a) * bf16_to_f32(*b)).sum();
+    total(&sums) + rest
 }
 
 for_isa!(avx2, rows_avx2, rows::<true>);
@@ -244,7 +217,7 @@ pub static REFERENCE: Kernel = kernel! {
     nmse: 0.0, because: "the reference", run: reference,
 };
 
-/// All (row, head, position) triples shared evenly; up to four heads of a group share each key's conversion.
+/// All (row, head, position) triples shared evenly, vectorised by the compiler over the elements of a head.
 pub static PORTABLE: Kernel = kernel! {
     operator: "attention_scores", name: "rows", isa: "portable", features: &[], supports: bf16_inputs,
     nmse: 1e-12, because: "f32 sums of exact products", run: rows::<false>,
