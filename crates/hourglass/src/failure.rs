@@ -93,6 +93,7 @@ fn model_code(error: &model::Error) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
     use anyhow::Context;
 

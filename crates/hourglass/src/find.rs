@@ -163,19 +163,27 @@ fn measure(args: &Args, files: &ModelFiles, engine: &mut Engine) -> Result<FindR
     }
     drop(progress);
 
-    let kernels = [
-        probe::bound_kernels(Phase::Prefill, engine.kernels(prompt.len(), keep(args), prompt.len())?),
-        probe::bound_kernels(
-            Phase::Decode,
-            engine.kernels(decode_rows(engine, prompt.len()), Keep::Last, prompt.len())?,
-        ),
-    ];
+    let registry = args.engine.solution.registry();
+    let features = engine.options().features;
+    let mut next = next::step(&clock, &replays, engine, &registry);
+    let shapes =
+        [(Phase::Prefill, prompt.len(), keep(args)), (Phase::Decode, decode_rows(engine, prompt.len()), Keep::Last)];
+    let mut kernels = Vec::new();
+    for (phase, rows, keep) in shapes {
+        let bound = engine.kernels(rows, keep, prompt.len())?;
+        kernels.extend(probe::bound_kernels(phase, bound));
+        if let Known::Is(step) = &mut next
+            && step.larger_phase == phase.name()
+        {
+            step.other_kernels = next::others(step.largest_group(), bound, &registry, features);
+        }
+    }
     let mut record = FindRecord {
         schema: FindRecord::SCHEMA.to_owned(),
         created: probe::now(),
         workload: workload(Phase::Request)?,
         workload_id: String::new(),
-        conditions: probe::conditions(engine, kernels.concat()),
+        conditions: probe::conditions(engine, kernels),
         conditions_id: String::new(),
         subject: probe::subject(engine, args.engine.solution.name(), &files.describe_encoding()),
         protocol: Protocol {
@@ -184,7 +192,7 @@ fn measure(args: &Args, files: &ModelFiles, engine: &mut Engine) -> Result<FindR
             process_id: std::process::id(),
         },
         coverage: coverage(&clock, &replays),
-        next: next::step(&clock, &replays, engine, &args.engine.solution.registry()),
+        next,
         request: clock,
         wiring,
         replays,

@@ -77,6 +77,17 @@ pub enum BindError {
     Verify(#[from] VerifyError),
     #[error("call {slot} (operator {operator}): weight '{weight}' was not packed")]
     MissingWeight { slot: &'static str, operator: &'static str, weight: String },
+    #[error(
+        "call {slot} (operator {operator}): weight '{weight}' is ({rows}, {cols}) as {format}, packed as another shape or format"
+    )]
+    WeightMismatch {
+        slot: &'static str,
+        operator: &'static str,
+        weight: String,
+        rows: usize,
+        cols: usize,
+        format: WeightFormat,
+    },
     #[error("call {slot} (operator {operator}): no kernel '{kernel}' exists; known ones are {known}")]
     UnknownKernel { slot: &'static str, operator: &'static str, kernel: String, known: String },
     #[error("call {slot} (operator {operator}): kernel {kernel} cannot run here: {why}")]
@@ -119,6 +130,12 @@ pub fn bind(
                 operator: call.operator.name(),
                 weight: name.clone(),
             })?;
+            let spec = program.weight(*id);
+            if (packed.rows, packed.cols, packed.format) != (spec.rows, spec.cols, spec.format) {
+                let (slot, operator, weight) = (call.slot, call.operator.name(), name.clone());
+                let (rows, cols, format) = (spec.rows, spec.cols, spec.format);
+                return Err(BindError::WeightMismatch { slot, operator, weight, rows, cols, format });
+            }
             Ok(WeightOperand {
                 start: packed.bytes.as_ptr(),
                 bytes: packed.bytes.len(),
@@ -153,7 +170,10 @@ pub fn bind(
     Ok(Bound { program, calls, plan, activations, scratch, scratch_per_worker, workers, _weights: weights })
 }
 
-/// The kernel that the checkpoint's choices name for this call: the last version in the registry that runs.
+/// The kernel that the checkpoint names for this call, in the last version in the registry that runs here.
+///
+/// Of several choices that fit a call the first one counts whose kernel takes the call's shape in some version; a feature
+/// that the machine lacks is never a reason to go on to another choice.
 fn choose(
     call: &Call,
     shape: &CallShape,
@@ -164,27 +184,32 @@ fn choose(
     let (slot, operator) = (call.slot, call.operator.name());
     let rows = shape.inputs.first().or(shape.outputs.first()).map_or(0, |view| view.rows);
     let packed = shape.weights.first().is_some_and(|weight| weight.format.is_packed());
-    let choice: Option<&Choice> = checkpoint
-        .kernels
-        .iter()
-        .find(|c| c.operator == operator && c.rows.contains(&rows) && c.packed.is_none_or(|wanted| wanted == packed));
+    let kernels: Vec<_> = registry.kernels(call.operator).collect();
+    let fits = |choice: &&Choice| {
+        choice.operator == operator
+            && choice.rows.contains(&rows)
+            && choice.packed.is_none_or(|wanted| wanted == packed)
+    };
+    let takes_shape = |choice: &&Choice| {
+        kernels.iter().any(|kernel| kernel.name == choice.kernel && (kernel.supports)(shape).is_ok())
+    };
+    let mut choices = checkpoint.kernels.iter().filter(fits);
+    let first = choices.clone().next();
+    let choice = choices.find(takes_shape).or(first);
+    let named = |kernel: &&&'static Kernel| match choice {
+        Some(choice) => choice.kernel == kernel.name,
+        None => kernel.name != REFERENCE,
+    };
     let mut why = Vec::new();
     let mut best = None;
-    let mut known = Vec::new();
-    for kernel in registry.kernels(call.operator) {
-        known.push(kernel.label());
-        match choice {
-            Some(choice) if choice.kernel != kernel.name => continue,
-            None if kernel.name == REFERENCE => continue,
-            _ => {}
-        }
+    for kernel in kernels.iter().filter(named) {
         let missing = kernel.features.missing_from(features);
         if !missing.is_empty() {
             why.push(format!("{} needs {missing}", kernel.label()));
         } else if let Err(reason) = (kernel.supports)(shape) {
             why.push(format!("{}: {reason}", kernel.label()));
         } else {
-            best = Some(kernel);
+            best = Some(*kernel);
         }
     }
     if let Some(kernel) = best {
@@ -192,7 +217,8 @@ fn choose(
     }
     let kernel = choice.map_or("(any)", |choice| choice.kernel).to_owned();
     if why.is_empty() {
-        return Err(BindError::UnknownKernel { slot, operator, kernel, known: known.join(", ") });
+        let known = kernels.iter().map(|kernel| kernel.label()).collect::<Vec<_>>().join(", ");
+        return Err(BindError::UnknownKernel { slot, operator, kernel, known });
     }
     Err(BindError::NoKernel { slot, operator, kernel, why: why.join("; ") })
 }

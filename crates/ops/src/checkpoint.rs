@@ -55,7 +55,8 @@ pub struct Checkpoint {
     pub activations: DType,
     /// Applied in order to the lowered program.
     pub rewrites: &'static [Rewrite],
-    /// First match wins; an operator that no choice names is bound to its last kernel that runs here.
+    /// The first that fits and whose kernel takes the call's shape; an operator that no choice names is bound to its last
+    /// kernel that runs here.
     pub kernels: &'static [Choice],
     /// Largest relative L2 distance of its logits from its parent's on one prompt, squared, and why.
     pub tolerance: Tolerance,
@@ -114,9 +115,11 @@ impl Checkpoint {
                 return impossible("register-cached-rmsnorm", "fused RMSNorm (rmsnorm or later)");
             }
             Some(on) if fused_norm => {
-                let kernel = if on { REGISTER_CACHED } else { TWO_PASS };
                 kernels.retain(|choice| choice.operator != "rms_norm");
-                kernels.push(Choice { operator: "rms_norm", rows: 0..=usize::MAX, packed: None, kernel });
+                let names = [REGISTER_CACHED, TWO_PASS];
+                for kernel in &names[usize::from(!on)..] {
+                    kernels.push(Choice { operator: "rms_norm", rows: 0..=usize::MAX, packed: None, kernel });
+                }
             }
             _ => {}
         }

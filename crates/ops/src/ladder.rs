@@ -1,7 +1,7 @@
 //! The rungs: the chapter's route, cumulative, and the oracle `reference` (not a rung).
 //! An old rung is never edited once a record refers to it; a new one is one constant by struct update from its parent.
 
-use crate::checkpoint::{CachePolicy, Checkpoint, Choice, REGISTER_CACHED, WeightPolicy};
+use crate::checkpoint::{CachePolicy, Checkpoint, Choice, REGISTER_CACHED, TWO_PASS, WeightPolicy};
 use crate::rewrite::{RMS_NORM, ROPE, SWIGLU, TILED_ATTENTION};
 use crate::{DType, Tolerance};
 
@@ -160,6 +160,8 @@ pub const RMSNORM: Checkpoint = Checkpoint {
         Choice { operator: "linear", rows: 0..=MATVEC_MAX_ROWS, packed: Some(true), kernel: "matvec" },
         Choice { operator: "linear", rows: ANY, packed: Some(true), kernel: "matmul" },
         choose("rms_norm", REGISTER_CACHED),
+        // Segments beyond what the registers hold.
+        choose("rms_norm", TWO_PASS),
     ],
     tolerance: ROUNDING,
     file: file!(),

@@ -199,7 +199,6 @@ fn read_wiring(
     let step = engine.prepare(cache, &run.output[steps - 1..steps], Keep::Last)?;
     // Without a cache only the last step's program is at hand.
     let decode = tally(Phase::Decode, layers, if cacheless { 1 } else { steps }, step.bound());
-    drop(step);
     if !cacheless {
         let last = request.last_chunk(engine);
         cache.rewind(cache.offset() - last)?;

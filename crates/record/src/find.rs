@@ -58,12 +58,22 @@ pub struct NextStep {
     pub larger_phase: String,
     pub largest_prefill_group: String,
     pub largest_decode_group: String,
+    /// Kernels that the registry also has for the larger phase's largest group, for these shapes on this machine:
+    /// `operator: kernel/isa`.
+    pub other_kernels: Vec<String>,
     /// The next rung of the ladder.
     pub checkpoint: Known<String>,
     /// What should be true of this profile if that rung is to pay.
     pub hypothesis: Known<String>,
     /// What it changes.
     pub change: Known<String>,
+}
+
+impl NextStep {
+    /// The larger phase's largest group.
+    pub fn largest_group(&self) -> &str {
+        if self.larger_phase == "decode" { &self.largest_decode_group } else { &self.largest_prefill_group }
+    }
 }
 
 impl FindRecord {

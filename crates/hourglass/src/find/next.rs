@@ -2,10 +2,11 @@
 //! Not here: whether that rung pays; only measuring it says so.
 
 use model::Engine;
-use ops::{Checkpoint, Features, Kernel, Registry};
+use ops::{Bound, Checkpoint, Features, Kernel, Registry};
 use record::{Known, NextStep, Replay, RequestClock};
+use std::collections::BTreeSet;
 
-/// What to try next, if the request and both replays are complete.
+/// What to try next, if the request and both replays are complete; `other_kernels` is left to [`others`].
 pub(crate) fn step(
     clock: &Known<RequestClock>,
     replays: &[Replay],
@@ -29,6 +30,7 @@ pub(crate) fn step(
         larger_phase: if decode_seconds > prefill_seconds { "decode" } else { "prefill" }.to_owned(),
         largest_prefill_group: prefill.group.clone(),
         largest_decode_group: decode.group.clone(),
+        other_kernels: Vec::new(),
         checkpoint: text(|child| child.name),
         hypothesis: text(|child| child.hypothesis),
         change: text(|child| child.change),
@@ -45,11 +47,21 @@ pub(crate) fn children(engine: &Engine, registry: &Registry) -> Vec<&'static Che
     registry.checkpoints().filter(|rung| rung.parent.is_some_and(|parent| parent.name == name)).collect()
 }
 
-/// Kernels of an operator that run here and are not in `bound`, the reference left out.
-pub(crate) fn unbound(operator: &str, bound: &[String], registry: &Registry, features: Features) -> Vec<String> {
-    let operators = registry.operators().iter().filter(|known| known.name() == operator);
-    let runs =
-        |kernel: &&'static Kernel| kernel.name != "reference" && kernel.features.missing_from(features).is_empty();
-    let labels = operators.flat_map(|operator| registry.kernels(*operator).filter(runs)).map(Kernel::label);
-    labels.filter(|label| !bound.iter().any(|known| known.ends_with(label.as_str()))).collect()
+/// Kernels that the registry has for the calls of `group` beside those bound, the reference left out: they run here and
+/// take these shapes.
+pub(crate) fn others(group: &str, bound: &Bound, registry: &Registry, features: Features) -> Vec<String> {
+    let program = bound.program();
+    let mut found = BTreeSet::new();
+    for (call, bound) in program.calls.iter().zip(bound.calls()).filter(|(call, _)| call.group.name() == group) {
+        let shape = program.call_shape(call, &[]);
+        let fits = |kernel: &&'static Kernel| {
+            kernel.name != "reference"
+                && kernel.label() != bound.kernel.label()
+                && kernel.features.missing_from(features).is_empty()
+                && (kernel.supports)(&shape).is_ok()
+        };
+        let labels = registry.kernels(call.operator).filter(fits).map(Kernel::label);
+        found.extend(labels.map(|label| format!("{}: {label}", call.operator.name())));
+    }
+    found.into_iter().collect()
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use model::Engine;
 use ops::Registry;
-use record::{FindRecord, GroupRow, Known, Phase, Reading, Replay, RequestClock, Timing, Wiring};
+use record::{FindRecord, GroupRow, Known, NextStep, Phase, Reading, Replay, RequestClock, Timing, Wiring};
 
 use super::next;
 use crate::prose::paragraph;
@@ -93,23 +93,22 @@ fn clocked(text: &mut String, clock: &RequestClock, engine: &Engine) {
     let _ = writeln!(text, "  {:<22}{:>14}{:>16}", "whole request", rate(&clock.output_rate), ms(&clock.whole_request));
     let _ = writeln!(
         text,
-        "  {:<22}{:>30}   {} of it weights; allocation, not resident memory",
+        "  {:<22}{:>30}   (weights: {}; not resident memory)",
         "peak allocation",
         show(&clock.peak_allocation, mebibytes),
         mebibytes(engine.weight_bytes() as f64),
     );
     if let Some(share) = clock.processor_share.value() {
-        let busy = if share < BUSY { "   other processes ran meanwhile: every time here is too long" } else { "" };
+        let busy = if share < BUSY { "   other processes ran: times are too long" } else { "" };
         let _ = writeln!(text, "  {:<22}{:>30}{busy}", "on a processor", percent(share));
     }
 }
 
 fn wired(text: &mut String, wiring: &Wiring) {
     let Wiring { layers, layers_as_planned, passes, calls_per_pass, dispatched, .. } = wiring;
-    let plural = if *passes == 1 { "" } else { "es" };
     let _ = writeln!(
         text,
-        "  {:<22}{layers_as_planned} of {layers} layers dispatched as planned ({} of {} calls: {calls_per_pass} x {passes} pass{plural})",
+        "  {:<22}{layers_as_planned} of {layers} layers dispatched as planned ({} calls of {}: {calls_per_pass} x {passes})",
         format!("{} wiring", wiring.phase.name()),
         thousands(*dispatched as f64),
         thousands(wiring.planned() as f64),
@@ -122,14 +121,11 @@ fn wired(text: &mut String, wiring: &Wiring) {
 fn replayed(text: &mut String, replay: &Replay) {
     let workload = &replay.workload;
     let shape = match workload.phase {
-        Phase::Decode => format!("decode step: 1 row after {} cached", workload.context_tokens - 1),
-        _ => format!("prefill pass: {} rows", workload.new_rows),
+        Phase::Decode => format!("decode step of 1 row after {} cached", workload.context_tokens - 1),
+        _ => format!("prefill pass of {} rows", workload.new_rows),
     };
-    let _ = writeln!(
-        text,
-        "Operator groups of a {shape}, replayed one at a time (medians of {} rounds, in µs)",
-        replay.round_order.len()
-    );
+    let _ =
+        writeln!(text, "A {shape}, group by group (replayed; medians of {} rounds, in µs)", replay.round_order.len());
     if let Some(reason) = replay.coverage.reason() {
         *text += &paragraph("  incomplete: ", &format!("{reason}; no total"), "    ");
         text.push('\n');
@@ -137,7 +133,7 @@ fn replayed(text: &mut String, replay: &Replay) {
     }
     let _ = writeln!(
         text,
-        "  {:<38}{:>6}{:>12}{:>9}{:>8}{:>9}{:>7}{:>9}",
+        "  {:<39}{:>5}{:>12}{:>9}{:>8}{:>9}{:>7}{:>9}",
         "group", "calls", "median", "± MAD", "share", "MB", "GB/s", "GFLOP/s"
     );
     for row in &replay.groups {
@@ -171,7 +167,7 @@ fn group(text: &mut String, row: &GroupRow) {
     let bytes = (row.bytes_read + row.bytes_written) as f64;
     let _ = writeln!(
         text,
-        "  {:<38}{:>6}{:>12}{:>9}{:>8}{:>9.2}{:>7}{:>9}",
+        "  {:<39}{:>5}{:>12}{:>9}{:>8}{:>9.2}{:>7}{:>9}",
         row.group,
         row.calls,
         show(&row.timing.median, thousands),
@@ -205,7 +201,7 @@ fn step_bytes(text: &mut String, replay: &Replay) {
 
 fn conclusion(text: &mut String, record: &FindRecord, engine: &Engine, registry: &Registry) {
     let Some(step) = record.next.known() else { return };
-    let largest = if step.larger_phase == "decode" { &step.largest_decode_group } else { &step.largest_prefill_group };
+    let largest = step.largest_group();
     let part = record.request.known().and_then(|clock| {
         let (prefill, decode) = (clock.prefill.value()?, clock.decode.value()?);
         Some(percent(prefill.max(decode) / (prefill + decode)))
@@ -227,30 +223,27 @@ fn conclusion(text: &mut String, record: &FindRecord, engine: &Engine, registry:
         *text += &paragraph("  ", &format!("Try it on the same request: --checkpoint {}", rung.name), "    ");
     }
     if rungs.is_empty() {
-        *text +=
-            &paragraph("  ", &format!("The ladder ends at '{name}'. {}", offers(record, engine, registry)), "    ");
+        *text += &paragraph("  ", &format!("The ladder ends at '{name}'. {}", offers(step)), "    ");
     }
 }
 
-/// What else the registry has for the operators of the larger phase's largest group.
-fn offers(record: &FindRecord, engine: &Engine, registry: &Registry) -> String {
+/// What else the registry has for the larger phase's largest group.
+fn offers(step: &NextStep) -> String {
     let write_one = "Write a kernel in crates/lab and run with --solution lab.";
-    let phase = record.next.known().map(|step| step.larger_phase.as_str());
-    let replay = record.replays.iter().find(|replay| Some(replay.workload.phase.name()) == phase);
-    let Some(row) = replay.and_then(Replay::largest) else { return write_one.to_owned() };
-    let mut operators: Vec<&str> =
-        row.kernels.iter().filter_map(|kernel| kernel.split_once(": ")).map(|(operator, _)| operator).collect();
-    operators.dedup();
-    let others: Vec<String> = operators
-        .iter()
-        .map(|operator| (operator, next::unbound(operator, &row.kernels, registry, engine.options().features)))
-        .filter(|(_, others)| !others.is_empty())
-        .map(|(operator, others)| format!("{} for '{operator}'", others.join(", ")))
-        .collect();
-    if others.is_empty() {
-        return format!("For {} the registry has no other kernel that runs here. {write_one}", row.group);
+    let group = step.largest_group();
+    if step.other_kernels.is_empty() {
+        return format!("For {group} the registry has no other kernel for these shapes on this machine. {write_one}");
     }
-    format!("For {} the registry also has {}. {write_one}", row.group, others.join("; "))
+    let mut by_operator: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (operator, kernel) in step.other_kernels.iter().filter_map(|other| other.split_once(": ")) {
+        match by_operator.last_mut() {
+            Some((known, kernels)) if *known == operator => kernels.push(kernel),
+            _ => by_operator.push((operator, vec![kernel])),
+        }
+    }
+    let offers: Vec<String> =
+        by_operator.iter().map(|(operator, kernels)| format!("for '{operator}' {}", kernels.join(", "))).collect();
+    format!("In {group} the registry also has {}. {write_one}", offers.join("; "))
 }
 
 /// A measured number as `form` shows it, or `n/a` (the record holds the reason).
