@@ -77,7 +77,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
                 usage(format!("--diff {name}: it has no parent to compare with; choose another of `hourglass ladder`"))
             })?;
             let files = args.model.open(Some(DEFAULT_MODEL))?;
-            let difference = diff::compare(parent, rung, &files)?;
+            let difference = diff::compare(parent, rung, &files, &registry)?;
             if args.json { output::print_json(&difference)? } else { output::print(difference.text().as_bytes())? }
         }
     }

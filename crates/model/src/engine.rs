@@ -4,13 +4,15 @@ use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::load::{self, LoadOptions};
 use crate::lower::{WeightFormats, lower};
-use ops::{Bound, CachePolicy, DType, Matrix, Observer, Plain, Resolved, Sequence, SequenceShape, Step, Weights, Workers};
+use ops::{
+    Bound, CachePolicy, DType, Matrix, Observer, Plain, Resolved, Sequence, SequenceShape, Step, Weights, Workers,
+};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use weights::{Config, ModelFiles};
 
-/// Bound programs kept: prefill and decode of the request at hand, and two more.
-const PROGRAMS: usize = 4;
+/// Bound programs kept: decode, and the chunks of a prompt of some thousand tokens.
+const PROGRAMS: usize = 8;
 /// Steps of at most so many rows share one program per capacity; longer ones get one sized to the context they reach.
 const SHORT_ROWS: usize = 8;
 const CONTEXT_STEP: usize = 256;
@@ -34,8 +36,37 @@ pub struct Engine {
     notes: Vec<String>,
     workers: Workers,
     /// Most recently used last.
-    programs: Vec<(Shape, Bound)>,
+    programs: Vec<Slot>,
+    /// What programs that are no longer kept had dispatched.
+    spent: Vec<Dispatches>,
     step_tokens: Vec<u32>,
+}
+
+struct Slot {
+    shape: Shape,
+    bound: Bound,
+    /// Committed steps since the counters were reset.
+    passes: u64,
+}
+
+/// What the steps of one row count dispatched since the counters were reset: the wiring as it really ran.
+#[derive(Clone, Debug)]
+pub struct Dispatches {
+    pub rows: usize,
+    /// Committed steps.
+    pub passes: u64,
+    /// One per call of the program, in its order.
+    pub calls: Vec<CallDispatches>,
+}
+
+/// How often one call of a program was dispatched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallDispatches {
+    pub layer: Option<usize>,
+    pub slot: &'static str,
+    /// `operator: kernel/instructions`.
+    pub kernel: String,
+    pub count: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +98,7 @@ impl Engine {
             notes: loaded.notes,
             workers,
             programs: Vec::with_capacity(PROGRAMS + 1),
+            spent: Vec::new(),
             step_tokens: Vec::with_capacity(options.prefill_chunk),
             options,
         })
@@ -112,7 +144,8 @@ impl Engine {
     pub fn forward(&mut self, cache: &mut Cache, tokens: &[u32], keep: Keep) -> Result<Logits<'_>> {
         let kept = kept_rows(keep, tokens.len())?;
         self.check_tokens(cache, tokens)?;
-        let chunk = if cache.policy() == CachePolicy::None { tokens.len() } else { self.options.prefill_chunk.max(kept) };
+        let chunk =
+            if cache.policy() == CachePolicy::None { tokens.len() } else { self.options.prefill_chunk.max(kept) };
         // The last chunk ends the prompt and holds every kept row.
         let last = tokens.len().saturating_sub(1) / chunk * chunk;
         let last = last.min(tokens.len() - kept);
@@ -176,13 +209,14 @@ impl Engine {
             .enumerate()
             .map(|(row, cache)| Sequence { first_row: row, rows: 1, offset: cache.offset(), caches: cache.layers() })
             .collect();
-        let (_, bound) = self.programs.last_mut().expect("bound above");
-        ops::run(bound, &self.workers, &Step { tokens, sequences: &sequences }, &Plain);
+        let slot = self.programs.last_mut().expect("bound above");
+        slot.passes += 1;
+        ops::run(&mut slot.bound, &self.workers, &Step { tokens, sequences: &sequences }, &Plain);
         drop(sequences);
         for cache in caches {
             cache.commit();
         }
-        Ok(Logits { matrix: bound.output() })
+        Ok(Logits { matrix: slot.bound.output() })
     }
 
     /// The bound program of a step of `rows` tokens that brings the cached length to at most `context`: what would run.
@@ -192,6 +226,25 @@ impl Engine {
     pub fn kernels(&mut self, rows: usize, keep: Keep, context: usize) -> Result<&Bound> {
         let keep = kept_rows(keep, rows)?;
         self.bind(Shape { rows, keep, context })
+    }
+
+    /// What was dispatched since [`Engine::reset_dispatches`], by row count; steps that were run and not committed count as
+    /// dispatches without a pass.
+    pub fn dispatches(&self) -> Vec<Dispatches> {
+        let mut all = self.spent.clone();
+        for slot in &self.programs {
+            add(&mut all, slot);
+        }
+        all
+    }
+
+    /// Sets every dispatch counter to zero.
+    pub fn reset_dispatches(&mut self) {
+        self.spent.clear();
+        for slot in &mut self.programs {
+            slot.passes = 0;
+            slot.bound.reset_dispatches();
+        }
     }
 
     fn check_tokens(&self, cache: &Cache, tokens: &[u32]) -> Result<()> {
@@ -215,21 +268,51 @@ impl Engine {
 
     /// Makes the program of this shape the last of `programs`.
     fn bind(&mut self, shape: Shape) -> Result<&Bound> {
-        if let Some(index) = self.programs.iter().position(|(known, _)| *known == shape) {
+        if let Some(index) = self.programs.iter().position(|slot| slot.shape == shape) {
             let found = self.programs.remove(index);
             self.programs.push(found);
         } else {
             if self.programs.len() == PROGRAMS {
-                self.programs.remove(0);
+                let slot = self.programs.remove(0);
+                add(&mut self.spent, &slot);
             }
             let Shape { rows, keep, context } = shape;
             let program = lower(&self.config, &self.checkpoint, &self.formats, rows, keep, context);
             let LoadOptions { registry, features, .. } = &self.options;
             let workers = self.workers.count();
             let bound = ops::bind(program, &self.checkpoint, registry, &self.weights, *features, workers)?;
-            self.programs.push((shape, bound));
+            self.programs.push(Slot { shape, bound, passes: 0 });
         }
-        Ok(&self.programs.last().expect("pushed above").1)
+        Ok(&self.programs.last().expect("pushed above").bound)
+    }
+}
+
+/// Adds what a program dispatched to the entry of its row count and calls.
+fn add(all: &mut Vec<Dispatches>, slot: &Slot) {
+    let calls: Vec<CallDispatches> = slot
+        .bound
+        .dispatches()
+        .map(|(call, count)| CallDispatches {
+            layer: call.layer,
+            slot: call.slot,
+            kernel: format!("{}: {}", call.kernel.operator, call.kernel.label()),
+            count,
+        })
+        .collect();
+    if calls.iter().all(|call| call.count == 0) {
+        return;
+    }
+    let same = |known: &&mut Dispatches| {
+        known.rows == slot.shape.rows
+            && known.calls.len() == calls.len()
+            && known.calls.iter().zip(&calls).all(|(a, b)| (a.layer, a.slot, &a.kernel) == (b.layer, b.slot, &b.kernel))
+    };
+    match all.iter_mut().find(same) {
+        Some(known) => {
+            known.passes += slot.passes;
+            known.calls.iter_mut().zip(&calls).for_each(|(known, call)| known.count += call.count);
+        }
+        None => all.push(Dispatches { rows: slot.shape.rows, passes: slot.passes, calls }),
     }
 }
 
@@ -262,7 +345,7 @@ impl<'e> Prepared<'e, '_> {
     /// Runs the whole step once (or what the observer wants of it).
     pub fn run<O: Observer>(&mut self, observer: &O) {
         let Engine { programs, workers, step_tokens, .. } = &mut *self.engine;
-        let (_, bound) = programs.last_mut().expect("prepare bound it");
+        let bound = &mut programs.last_mut().expect("prepare bound it").bound;
         let (rows, offset) = (step_tokens.len(), self.offset);
         let sequences = [Sequence { first_row: 0, rows, offset, caches: self.cache.layers() }];
         ops::run(bound, workers, &Step { tokens: step_tokens, sequences: &sequences }, observer);
@@ -270,7 +353,7 @@ impl<'e> Prepared<'e, '_> {
 
     /// What runs.
     pub fn bound(&self) -> &Bound {
-        &self.engine.programs.last().expect("prepare bound it").1
+        &self.engine.programs.last().expect("prepare bound it").bound
     }
 
     /// The step's shape, for costs.
@@ -281,7 +364,9 @@ impl<'e> Prepared<'e, '_> {
     /// Makes the step's tokens part of the cache and hands out its logits.
     pub fn commit(self) -> Logits<'e> {
         self.cache.commit();
-        Logits { matrix: self.engine.programs.last().expect("prepare bound it").1.output() }
+        let slot = self.engine.programs.last_mut().expect("prepare bound it");
+        slot.passes += 1;
+        Logits { matrix: slot.bound.output() }
     }
 }
 

@@ -13,7 +13,9 @@ pub enum Error {
     Bind(#[from] ops::BindError),
     #[error("{0}")]
     Checkpoint(String),
-    #[error("tensor {tensor} is {found}; checkpoint '{checkpoint}' quantizes bfloat16 weights at load: pass --convert to round it to bfloat16 first")]
+    #[error(
+        "tensor {tensor} is {found}; checkpoint '{checkpoint}' quantizes bfloat16 weights at load: pass --convert to round it to bfloat16 first"
+    )]
     NeedsConversion { tensor: String, found: &'static str, checkpoint: &'static str },
     #[error("tensor {tensor}: {cols} columns do not divide into groups of {group}; choose --w4-group 64 or 32")]
     Group { tensor: String, cols: usize, group: usize },

@@ -2,7 +2,9 @@
 //! checkpoint's rewrites then fuse. Nothing is executed here.
 
 use ops::operators as op;
-use ops::{Attributes, CachePolicy, DType, Group, Keys, Program, ProgramBuilder, Resolved, View, WeightFormat, WeightId};
+use ops::{
+    Attributes, CachePolicy, DType, Group, Keys, Program, ProgramBuilder, Resolved, View, WeightFormat, WeightId,
+};
 use std::collections::HashMap;
 use weights::{Config, RopeLayout};
 
@@ -130,10 +132,11 @@ impl Lowering<'_> {
     /// RMSNorm over segments of `length`, in the readable two calls.
     fn norm(&mut self, slot: &'static str, weight: &str, x: View, length: usize) -> View {
         let width = self.width(x);
-        let (scaled, normed) =
-            (self.builder.buffer("scaled", x.rows, width, self.dtype), self.builder.buffer("normed", x.rows, width, self.dtype));
-        let attributes =
-            Attributes { head_dim: length, epsilon: self.config.norm_eps as f32, ..Attributes::default() };
+        let (scaled, normed) = (
+            self.builder.buffer("scaled", x.rows, width, self.dtype),
+            self.builder.buffer("normed", x.rows, width, self.dtype),
+        );
+        let attributes = Attributes { head_dim: length, epsilon: self.config.norm_eps as f32, ..Attributes::default() };
         let weight = self.vector(weight, length);
         self.builder.call(&op::RMS_SCALE, slot, &[x], &[], &[scaled], attributes);
         self.builder.call(&op::MUL_WEIGHT, slot, &[scaled], &[weight], &[normed], attributes);

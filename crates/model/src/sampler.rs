@@ -47,7 +47,12 @@ impl Sampler {
             if ok { Ok(()) } else { Err(Error::Option { what, expected, found: value.to_string() }) }
         };
         let SamplingOptions { temperature, top_p, min_p, repetition_penalty, .. } = options;
-        range("temperature", "a finite number of at least 0", temperature, temperature.is_finite() && temperature >= 0.0)?;
+        range(
+            "temperature",
+            "a finite number of at least 0",
+            temperature,
+            temperature.is_finite() && temperature >= 0.0,
+        )?;
         range("top-p", "a number from 0 to 1", top_p, (0.0..=1.0).contains(&top_p))?;
         range("min-p", "a number from 0 to 1", min_p, (0.0..=1.0).contains(&min_p))?;
         let positive = repetition_penalty.is_finite() && repetition_penalty > 0.0;

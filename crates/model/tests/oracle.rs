@@ -16,9 +16,8 @@ fn reference_agrees_with_transformers_at_every_position() {
         for prompt in PROMPTS {
             let oracle = oracle(name, prompt);
             let got = all_logits(&mut engine, &oracle.ids);
-            let worst = (0..prompt)
-                .map(|row| relative_l2(&got[row..=row], &oracle.logits[row..=row]))
-                .fold(0.0f64, f64::max);
+            let worst =
+                (0..prompt).map(|row| relative_l2(&got[row..=row], &oracle.logits[row..=row])).fold(0.0f64, f64::max);
             println!("{name:<22} {prompt:>4} tokens: largest relative L2 over positions {worst:.2e}");
             if worst.is_nan() || worst > 1e-5 {
                 faults.push(format!("{name} at {prompt} tokens: {worst:.2e}"));
@@ -80,7 +79,9 @@ fn every_rung_is_as_close_to_reference_as_bfloat16_transformers() {
                 (these.iter().map(|ratio| value(ratio).ln()).sum::<f64>() / these.len() as f64).exp()
             };
             let (l2, divergence) = (mean(|ratio| ratio.2), mean(|ratio| ratio.3));
-            let line = format!("{rung:<17} {prompt:>4} tokens, all models: {l2:.3} x the L2, {divergence:.3} x the KL of bf16 transformers");
+            let line = format!(
+                "{rung:<17} {prompt:>4} tokens, all models: {l2:.3} x the L2, {divergence:.3} x the KL of bf16 transformers"
+            );
             println!("{line}");
             // The readable rungs repeat transformers' roundings exactly on one token; allow for the fixtures' last bits.
             if !(l2 <= 1.005 && divergence <= 1.005) {
@@ -88,5 +89,10 @@ fn every_rung_is_as_close_to_reference_as_bfloat16_transformers() {
             }
         }
     }
-    assert!(faults.is_empty(), "{} further from reference than bfloat16 transformers:\n{}", faults.len(), faults.join("\n"));
+    assert!(
+        faults.is_empty(),
+        "{} further from reference than bfloat16 transformers:\n{}",
+        faults.len(),
+        faults.join("\n")
+    );
 }

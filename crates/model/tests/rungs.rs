@@ -42,7 +42,9 @@ fn allowance(checkpoint: &str) -> f64 {
 
 #[test]
 fn every_rung_agrees_with_its_parent_in_prefill_and_decode() {
-    for (name, file) in [("tiny", None), ("qwen3-mlx-g128", Some("qwen3-mlx-g128")), ("llama", Some("llama3-scaled-q8_0.gguf"))] {
+    for (name, file) in
+        [("tiny", None), ("qwen3-mlx-g128", Some("qwen3-mlx-g128")), ("llama", Some("llama3-scaled-q8_0.gguf"))]
+    {
         let files = file.map_or_else(tiny, |file| open(&fixture(file)));
         let ids: Vec<u32> = ids(40, 5).iter().map(|id| id % files.config().vocab_size as u32).collect();
         for checkpoint in Registry::standard().checkpoints() {
@@ -57,7 +59,10 @@ fn every_rung_agrees_with_its_parent_in_prefill_and_decode() {
                 assert!(
                     distance <= checkpoint.tolerance.nmse,
                     "{name}: {} is {distance:.2e} from {} (allowed {:.2e}: {}) in parts {parts:?}",
-                    checkpoint.name, parent.name, checkpoint.tolerance.nmse, checkpoint.tolerance.reason,
+                    checkpoint.name,
+                    parent.name,
+                    checkpoint.tolerance.nmse,
+                    checkpoint.tolerance.reason,
                 );
             }
         }
@@ -75,7 +80,11 @@ fn cached_and_chunked_equal_the_whole_on_every_checkpoint() {
             let mut cache = engine.new_cache(37);
             let got = in_parts(&mut engine, &mut cache, &ids, &parts);
             let distance = relative_l2(&got, &whole);
-            assert!(distance <= allowance(checkpoint.name), "{}: parts {parts:?} are {distance:.2e} away", checkpoint.name);
+            assert!(
+                distance <= allowance(checkpoint.name),
+                "{}: parts {parts:?} are {distance:.2e} away",
+                checkpoint.name
+            );
         }
         // The engine's own chunking, which the caller does not see.
         let mut chunked = options(checkpoint.name);

@@ -81,7 +81,8 @@ fn greedy_text_parts_from_float32_only_where_it_hesitates() {
         for generation in expected()["generations"].as_array().unwrap() {
             let prompt = generation["prompt"].as_str().unwrap();
             let ids = if generation["kind"] == "chat" {
-                let message: Message = serde_json::from_value(serde_json::json!({"role": "user", "content": prompt})).unwrap();
+                let message: Message =
+                    serde_json::from_value(serde_json::json!({"role": "user", "content": prompt})).unwrap();
                 let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
                 tokenizer.encode_conversation(&template, &[message], &options).unwrap()
             } else {

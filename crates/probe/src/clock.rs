@@ -4,14 +4,10 @@
 use crate::error::Error;
 use crate::processor::ProcessorTime;
 use crate::wiring::tally;
-use model::{Cache, Engine, Keep};
-use ops::CachePolicy;
+use model::{Cache, Dispatches, Engine, Keep};
 use record::{Coverage, Known, LogitsMode, Phase, Reading, RequestClock, Samples, Unit, Wiring, token_trace_hash};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-
-/// Programs that an engine keeps at most: so many other shapes push out everything that was bound before.
-const OTHER_SHAPES: usize = 8;
 
 /// The request to clock.
 pub struct Request<'a> {
@@ -51,14 +47,14 @@ pub fn clock(
         }
     }
     progress(request.warmup, request.warmup + 1, "clocked request");
-    reset_dispatches(engine, request)?;
     let Some(mut run) = run_once(engine, request)? else {
         return Ok(Clocked::interrupted("in the prefill"));
     };
-    let mut wiring: Vec<Wiring> = run.prefill_wiring.take().into_iter().collect();
-    if run.complete(request) {
-        read_wiring(engine, request, &mut run, &mut wiring)?;
-    }
+    let layers = engine.config().layers;
+    let wiring = vec![
+        tally(Phase::Prefill, layers, &run.prefill_dispatches),
+        tally(Phase::Decode, layers, &engine.dispatches()),
+    ];
     let release = Instant::now();
     drop(run.cache.take());
     run.elapsed += release.elapsed();
@@ -83,16 +79,6 @@ impl Request<'_> {
             LogitsMode::All => Keep::All,
         }
     }
-
-    /// Where the pass that ends the prompt begins: a long prompt runs in chunks, and the last one gives the logits.
-    fn last_chunk(&self, engine: &Engine) -> usize {
-        let whole = self.logits == LogitsMode::All || engine.checkpoint().cache == CachePolicy::None;
-        if whole {
-            0
-        } else {
-            (self.prompt.len() - 1) / engine.options().prefill_chunk * engine.options().prefill_chunk
-        }
-    }
 }
 
 /// A request that produced at least its first token.
@@ -107,8 +93,7 @@ struct Run {
     elapsed: Duration,
     peak_bytes: usize,
     processor_share: Reading,
-    /// Where the prefill's program is gone by the end of the request.
-    prefill_wiring: Option<Wiring>,
+    prefill_dispatches: Vec<Dispatches>,
 }
 
 impl Run {
@@ -119,6 +104,7 @@ impl Run {
 
 /// One request; `None` if it was interrupted before its first token.
 fn run_once(engine: &mut Engine, request: &Request<'_>) -> Result<Option<Run>, Error> {
+    engine.reset_dispatches();
     let processor_time = ProcessorTime::now();
     ops::memory::reset_peak();
     let start = Instant::now();
@@ -135,16 +121,10 @@ fn run_once(engine: &mut Engine, request: &Request<'_>) -> Result<Option<Run>, E
     times.push(prefill.elapsed());
     let to_first_token = start.elapsed();
 
-    // Without a cache every step has a program of its own, so the prefill's counters must be read now; the pause is no part of
-    // the request.
+    // The counters of the two phases are told apart here; the pause is no part of the request.
     let pause = Instant::now();
-    let mut prefill_wiring = None;
-    if engine.checkpoint().cache == CachePolicy::None {
-        let layers = engine.config().layers;
-        let mut empty = engine.new_cache(request.capacity());
-        let step = engine.prepare(&mut empty, request.prompt, request.keep())?;
-        prefill_wiring = Some(tally(Phase::Prefill, layers, 1, step.bound()));
-    }
+    let prefill_dispatches = engine.dispatches();
+    engine.reset_dispatches();
     let paused = pause.elapsed();
 
     while output.len() < request.output_tokens && !engine.options().cancelled.load(Relaxed) {
@@ -161,52 +141,7 @@ fn run_once(engine: &mut Engine, request: &Request<'_>) -> Result<Option<Run>, E
     let peak_bytes = ops::memory::peak_bytes();
     let processor_share = processor_time.share_since(elapsed, engine.options().threads);
     let cache = Some(cache);
-    Ok(Some(Run { cache, times, output, to_first_token, elapsed, peak_bytes, processor_share, prefill_wiring }))
-}
-
-/// Sets the counters of the programs that the request will run to zero.
-fn reset_dispatches(engine: &mut Engine, request: &Request<'_>) -> Result<(), Error> {
-    if engine.checkpoint().cache == CachePolicy::None {
-        for context in 1..=OTHER_SHAPES {
-            engine.kernels(1, Keep::Last, context)?;
-        }
-        return Ok(());
-    }
-    let last = request.last_chunk(engine);
-    let mut cache = engine.new_cache(request.capacity());
-    if last > 0 {
-        engine.forward(&mut cache, &request.prompt[..last], Keep::Last)?;
-    }
-    engine.prepare(&mut cache, &request.prompt[last..], request.keep())?.bound().reset_dispatches();
-    // A one-token step has one program per capacity, wherever it stands.
-    let mut cache = engine.new_cache(request.capacity());
-    engine.prepare(&mut cache, &request.prompt[..1], Keep::Last)?.bound().reset_dispatches();
-    Ok(())
-}
-
-/// Finds the programs that have just run again, by preparing the same steps without running them.
-fn read_wiring(
-    engine: &mut Engine,
-    request: &Request<'_>,
-    run: &mut Run,
-    wiring: &mut Vec<Wiring>,
-) -> Result<(), Error> {
-    let Some(cache) = run.cache.as_mut() else { return Ok(()) };
-    let cacheless = engine.checkpoint().cache == CachePolicy::None;
-    let layers = engine.config().layers;
-    let steps = request.output_tokens - 1;
-    cache.rewind(1)?;
-    let step = engine.prepare(cache, &run.output[steps - 1..steps], Keep::Last)?;
-    // Without a cache only the last step's program is at hand.
-    let decode = tally(Phase::Decode, layers, if cacheless { 1 } else { steps }, step.bound());
-    if !cacheless {
-        let last = request.last_chunk(engine);
-        cache.rewind(cache.offset() - last)?;
-        let step = engine.prepare(cache, &request.prompt[last..], request.keep())?;
-        wiring.push(tally(Phase::Prefill, layers, 1, step.bound()));
-    }
-    wiring.push(decode);
-    Ok(())
+    Ok(Some(Run { cache, times, output, to_first_token, elapsed, peak_bytes, processor_share, prefill_dispatches }))
 }
 
 /// Sums over all tokens exist only for a request that was not cut short.

@@ -115,7 +115,7 @@ impl FindRecord {
         }
         for wiring in &self.wiring {
             let phase = wiring.phase.name();
-            checks.push(Check::counts(format!("{phase} wiring: calls x passes"), wiring.planned(), wiring.dispatched));
+            checks.push(Check::counts(format!("{phase} wiring: calls x passes"), wiring.planned, wiring.dispatched));
             checks.push(Check::counts(
                 format!("{phase} wiring: layers dispatched as planned"),
                 wiring.layers,

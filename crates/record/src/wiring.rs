@@ -16,17 +16,12 @@ pub struct Wiring {
     pub layers_as_planned: u64,
     /// Passes of this phase in the request.
     pub passes: u64,
-    /// Calls of one pass, those outside layers included.
+    /// Calls of one pass, those outside layers included (of the largest, where the passes of a prompt's chunks differ).
     pub calls_per_pass: u64,
+    /// Dispatches that the programs plan: every call of every pass once.
+    pub planned: u64,
     /// Dispatches counted over the request.
     pub dispatched: u64,
     /// Calls that were dispatched more or less often than planned: `layer 3 q_proj: 127 of 128`.
     pub deviations: Vec<String>,
-}
-
-impl Wiring {
-    /// Dispatches that the programs plan.
-    pub fn planned(&self) -> u64 {
-        self.calls_per_pass.saturating_mul(self.passes)
-    }
 }

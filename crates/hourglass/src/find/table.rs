@@ -111,7 +111,7 @@ fn wired(text: &mut String, wiring: &Wiring) {
         "  {:<22}{layers_as_planned} of {layers} layers dispatched as planned ({} calls of {}: {calls_per_pass} x {passes})",
         format!("{} wiring", wiring.phase.name()),
         thousands(*dispatched as f64),
-        thousands(wiring.planned() as f64),
+        thousands(wiring.planned as f64),
     );
     for deviation in &wiring.deviations {
         let _ = writeln!(text, "    not as planned: {deviation}");

@@ -6,7 +6,9 @@ use std::fmt::Write;
 
 use anyhow::Result;
 use model::{WeightFormats, lower};
-use ops::{Checkpoint, ElementType, MechanismControls, Program, Resolved, WeightFormat, WeightPolicy};
+use ops::{
+    Checkpoint, Choice, ElementType, MechanismControls, Program, Registry, Resolved, WeightFormat, WeightPolicy,
+};
 use record::Phase;
 use serde::Serialize;
 use weights::{Encoding, ModelFiles};
@@ -69,7 +71,12 @@ struct Binding {
 ///
 /// # Errors
 /// A tensor that cannot be opened, or a width that no group size divides.
-pub(crate) fn compare(parent: &Checkpoint, rung: &Checkpoint, files: &ModelFiles) -> Result<Difference> {
+pub(crate) fn compare(
+    parent: &Checkpoint,
+    rung: &Checkpoint,
+    files: &ModelFiles,
+    registry: &Registry,
+) -> Result<Difference> {
     let inherit = MechanismControls::default();
     let before = parent.resolve(inherit).map_err(usage)?;
     let after = rung.resolve(inherit).map_err(usage)?;
@@ -80,7 +87,7 @@ pub(crate) fn compare(parent: &Checkpoint, rung: &Checkpoint, files: &ModelFiles
         let config = files.config();
         let old = lower(config, &before, &old_formats, old_rows, 1, context);
         let new = lower(config, &after, &new_formats, new_rows, 1, context);
-        let changes = changes(&calls(&old, &before), &calls(&new, &after));
+        let changes = changes(&calls(&old, &before, registry), &calls(&new, &after, registry));
         PhaseDifference { phase, parent_rows: old_rows, rows: new_rows, changes }
     };
     Ok(Difference {
@@ -137,18 +144,27 @@ fn formats(files: &ModelFiles, policy: WeightPolicy) -> Result<WeightFormats> {
 /// Calls of each (slot, operator) by binding, in program order of their first call.
 type Bindings = Vec<((&'static str, &'static str), BTreeMap<Binding, usize>)>;
 
-fn calls(program: &Program, checkpoint: &Resolved) -> Bindings {
+fn calls(program: &Program, checkpoint: &Resolved, registry: &Registry) -> Bindings {
     let mut bindings: Bindings = Vec::new();
     for call in &program.calls {
         let shape = program.call_shape(call, &[]);
         let operator = call.operator.name();
         let rows = shape.inputs.first().or(shape.outputs.first()).map_or(0, |view| view.rows);
         let packed = shape.weights.first().is_some_and(|weight| weight.format.is_packed());
-        let choice = checkpoint.kernels.iter().find(|choice| {
+        // As `bind` chooses: the first fitting choice whose kernel takes this shape, else the first fitting one.
+        let fits = |choice: &&Choice| {
             choice.operator == operator
                 && choice.rows.contains(&rows)
                 && choice.packed.is_none_or(|wanted| wanted == packed)
-        });
+        };
+        let takes_shape = |choice: &&Choice| {
+            registry
+                .kernels(call.operator)
+                .any(|kernel| kernel.name == choice.kernel && (kernel.supports)(&shape).is_ok())
+        };
+        let mut choices = checkpoint.kernels.iter().filter(fits);
+        let first = choices.clone().next();
+        let choice = choices.find(takes_shape).or(first);
         let binding = Binding {
             kernel: choice.map(|choice| choice.kernel),
             weights: shape.weights.iter().map(|weight| weight.format.to_string()).collect(),
@@ -248,7 +264,7 @@ mod tests {
     fn summary(rung: &Checkpoint, phase: Phase) -> Vec<String> {
         let source = ModelSource::parse("synthetic:qwen3-0.6b").unwrap();
         let files = weights::open(&source, &OpenOptions::default()).unwrap();
-        let difference = compare(rung.parent.unwrap(), rung, &files).unwrap();
+        let difference = compare(rung.parent.unwrap(), rung, &files, &Registry::standard()).unwrap();
         let phase = difference.phases.into_iter().find(|known| known.phase == phase).unwrap();
         let one = |calls: &[Calls]| {
             assert_eq!(calls.len(), 1, "one model, one binding per slot: {calls:?}");
@@ -366,7 +382,7 @@ mod tests {
     fn without_a_cache_a_decode_step_runs_the_whole_prefix() {
         let source = ModelSource::parse("synthetic:tiny").unwrap();
         let files = weights::open(&source, &OpenOptions::default()).unwrap();
-        let difference = compare(&rungs::WEEK1, &rungs::KV_CACHE, &files).unwrap();
+        let difference = compare(&rungs::WEEK1, &rungs::KV_CACHE, &files, &Registry::standard()).unwrap();
         let decode = &difference.phases[1];
         assert_eq!((decode.parent_rows, decode.rows), (ROWS + 1, 1));
         let text = difference.text();
