@@ -31,7 +31,7 @@ def rates_of_hourglass(arguments: argparse.Namespace) -> dict[str, float]:
         "--threads", str(arguments.threads), "--iterations", "1", "--warmup", "1",
     ]  # fmt: skip
     request = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["request"]
-    return {phase: request[f"{phase}_tokens_per_second"]["value"] for phase in PHASES}
+    return {phase: request[f"{phase}_rate"]["value"] for phase in PHASES}
 
 
 def rates_of_llama_cpp(arguments: argparse.Namespace) -> dict[str, float]:

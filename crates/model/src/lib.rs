@@ -16,6 +16,6 @@ pub use cache::{Cache, CacheCounters};
 pub use engine::{CallDispatches, Dispatches, Engine, Keep, Logits, Prepared};
 pub use error::{Error, Result};
 pub use generate::{GenerateOptions, Generated, Generation, generate};
-pub use load::LoadOptions;
+pub use load::{LoadOptions, weight_formats};
 pub use lower::{WeightFormats, lower};
 pub use sampler::{Choice, Sampler, SamplingOptions};

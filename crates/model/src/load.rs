@@ -64,7 +64,7 @@ pub(crate) struct Loaded {
 pub(crate) fn load(files: &ModelFiles, checkpoint: &Resolved, options: &LoadOptions) -> Result<Loaded> {
     let config = files.config();
     let plan = Plan::new(files, checkpoint, options)?;
-    let formats: WeightFormats = plan.entries.iter().map(|entry| (entry.name.clone(), entry.format)).collect();
+    let formats = plan.formats();
     // The arena holds the weights in the order in which a step reads them.
     let order = lower(config, checkpoint, &formats, 1, 1, 1).weights;
     let requests: Vec<WeightRequest<'_>> = order
@@ -84,6 +84,14 @@ pub(crate) fn load(files: &ModelFiles, checkpoint: &Resolved, options: &LoadOpti
         other => Error::Pack(other),
     })?;
     Ok(Loaded { weights: Arc::new(weights), formats, notes: plan.notes })
+}
+
+/// The format that every weight of `files` would be packed in, without packing anything: what a program is lowered from.
+///
+/// # Errors
+/// A missing tensor, or a matrix that the checkpoint cannot quantize.
+pub fn weight_formats(files: &ModelFiles, checkpoint: &Resolved, options: &LoadOptions) -> Result<WeightFormats> {
+    Ok(Plan::new(files, checkpoint, options)?.formats())
 }
 
 struct Plan {
@@ -138,6 +146,10 @@ impl Plan {
             plan.notes.push("values that bfloat16 cannot hold are rounded (--convert)".to_owned());
         }
         Ok(plan)
+    }
+
+    fn formats(&self) -> WeightFormats {
+        self.entries.iter().map(|entry| (entry.name.clone(), entry.format)).collect()
     }
 }
 

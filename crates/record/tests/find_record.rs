@@ -110,6 +110,7 @@ fn record() -> FindRecord {
             layers_as_planned: 2,
             passes: 2,
             calls_per_pass: 40,
+            planned: 80,
             dispatched: 80,
             deviations: Vec::new(),
         }],
