@@ -13,7 +13,7 @@ use weights::{Message, RenderOptions};
 
 use crate::failure::{Interrupted, usage};
 use crate::load::{EngineArgs, ModelArgs};
-use crate::run::OnOff;
+use crate::load::OnOff;
 use crate::sampling::SamplingArgs;
 use crate::speak::{Finish, Timings, show_rate, speak};
 use crate::{input, interrupt, load, output};

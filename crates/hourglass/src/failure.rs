@@ -86,7 +86,11 @@ fn model_code(error: &model::Error) -> u8 {
     match error {
         Error::Weights(error) => weights_code(error),
         Error::Interrupted => INTERRUPTED,
-        Error::Threads { .. } | Error::CacheMemory { .. } | Error::Logits => FAILED,
+        Error::Threads { .. }
+        | Error::CacheMemory { .. }
+        | Error::Pack(ops::PackError::Memory { .. } | ops::PackError::Threads { .. })
+        | Error::Bind(ops::BindError::Memory { .. })
+        | Error::Logits => FAILED,
         _ => USAGE,
     }
 }

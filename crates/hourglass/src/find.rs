@@ -15,12 +15,9 @@ use record::{Coverage, FindRecord, Known, LogitsMode, Phase, Protocol, Replay, W
 use weights::ModelFiles;
 
 use crate::failure::{INTERRUPTED, usage};
-use crate::load::{EngineArgs, ModelArgs};
+use crate::load::{DEFAULT_MODEL, EngineArgs, ModelArgs};
 use crate::progress::Progress;
 use crate::{interrupt, load, output};
-
-/// What is measured where no model is named: no download, and speed does not depend on weight values.
-const DEFAULT_MODEL: &str = "synthetic:qwen3-0.6b";
 
 #[derive(ValueEnum, Clone, Copy, Debug)]
 enum PrefillLogits {

@@ -11,12 +11,9 @@ use ops::{CachePolicy, Checkpoint, Registry, WeightPolicy, ladder};
 use serde::Serialize;
 
 use crate::failure::usage;
-use crate::load::{ModelArgs, Solution};
+use crate::load::{DEFAULT_MODEL, ModelArgs, Solution};
 use crate::output;
 use crate::prose::paragraph;
-
-/// Whose shapes programs are lowered for where no model is named; nothing is loaded.
-const DEFAULT_MODEL: &str = "synthetic:qwen3-0.6b";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -76,6 +73,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             let parent = rung.parent.ok_or_else(|| {
                 usage(format!("--diff {name}: it has no parent to compare with; choose another of `hourglass ladder`"))
             })?;
+            // Only shapes are read.
             let files = args.model.open(Some(DEFAULT_MODEL))?;
             let difference = diff::compare(parent, rung, &files, &registry)?;
             if args.json { output::print_json(&difference)? } else { output::print(difference.text().as_bytes())? }

@@ -5,13 +5,16 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use model::{Engine, LoadOptions};
+use model::{Engine, Keep, LoadOptions};
 use ops::{Features, MechanismControls};
 use weights::{ModelFiles, ModelSource, OpenOptions};
 
 use crate::failure::usage;
 use crate::interrupt;
 use crate::progress::Progress;
+
+/// What is measured where no model is named: no download, and speed does not depend on weight values.
+pub(crate) const DEFAULT_MODEL: &str = "synthetic:qwen3-0.6b";
 
 /// Which model.
 #[derive(clap::Args, Clone, Debug)]
@@ -71,16 +74,30 @@ impl Solution {
     }
 }
 
-#[derive(ValueEnum, Clone, Copy, Debug)]
-enum Switch {
+/// The value of a flag that is switched.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnOff {
     On,
     Off,
 }
 
-impl Switch {
-    fn is_on(self) -> bool {
-        matches!(self, Switch::On)
+impl OnOff {
+    pub(crate) fn is_on(self) -> bool {
+        self == OnOff::On
     }
+}
+
+/// Under what a request of this prompt runs: machine, binary, threads, and the kernels that its passes are bound to.
+///
+/// # Errors
+/// A pass that does not bind, which the request would have shown before.
+pub(crate) fn conditions(engine: &mut Engine, prompt: usize, capacity: usize) -> Result<record::Conditions> {
+    let mut kernels = Vec::new();
+    for (phase, rows) in [(record::Phase::Prefill, prompt), (record::Phase::Decode, 1)] {
+        let rows = rows.min(engine.options().prefill_chunk);
+        kernels.extend(probe::bound_kernels(phase, engine.kernels(rows, Keep::Last, capacity)?));
+    }
+    Ok(probe::conditions(engine, kernels))
 }
 
 /// How the engine runs it.
@@ -110,13 +127,13 @@ pub(crate) struct EngineArgs {
     pub(crate) features_without: Option<String>,
     /// Override the checkpoint: one bounded allocation per layer's cache (on) or growth by concatenation (off)
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
-    capacity_cache: Option<Switch>,
+    capacity_cache: Option<OnOff>,
     /// Override the checkpoint: fused RMSNorm keeps its row in registers (on) or reads it twice (off)
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
-    register_cached_rmsnorm: Option<Switch>,
+    register_cached_rmsnorm: Option<OnOff>,
     /// Override the checkpoint: tiled prefill attention
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
-    tiled_prefill: Option<Switch>,
+    tiled_prefill: Option<OnOff>,
 }
 
 impl EngineArgs {
@@ -131,9 +148,9 @@ impl EngineArgs {
         options.cancelled = interrupt::flag();
         options.registry = registry;
         options.controls = MechanismControls {
-            capacity_cache: self.capacity_cache.map(Switch::is_on),
-            register_cached_rmsnorm: self.register_cached_rmsnorm.map(Switch::is_on),
-            tiled_prefill: self.tiled_prefill.map(Switch::is_on),
+            capacity_cache: self.capacity_cache.map(OnOff::is_on),
+            register_cached_rmsnorm: self.register_cached_rmsnorm.map(OnOff::is_on),
+            tiled_prefill: self.tiled_prefill.map(OnOff::is_on),
         };
         checkpoint.resolve(options.controls).map_err(usage)?;
         match self.threads {

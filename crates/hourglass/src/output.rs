@@ -117,6 +117,25 @@ pub(crate) fn create_if_asked(flag: &'static str, path: Option<&Path>) -> Result
     path.map(|path| OutputFile::create(flag, path)).transpose()
 }
 
+/// Several outputs of one command go to different places.
+///
+/// # Errors
+/// Two flags that name the same file, also through a link to its directory.
+pub(crate) fn check_distinct(outputs: &[(&str, Option<&Path>)]) -> Result<()> {
+    let place = |path: &Path| {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let parent = parent.canonicalize().unwrap_or_else(|_| parent.to_path_buf());
+        parent.join(path.file_name().unwrap_or_default())
+    };
+    let given: Vec<_> = outputs.iter().filter_map(|(flag, path)| path.map(|path| (flag, place(path)))).collect();
+    for (index, (flag, path)) in given.iter().enumerate() {
+        if let Some((other, _)) = given[..index].iter().find(|(_, known)| known == path) {
+            return Err(usage(format!("{other} and {flag} both name {}; give each its own file", path.display())));
+        }
+    }
+    Ok(())
+}
+
 /// Writes one JSON value to stdout, readable, with a final line end.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<()> {
     let mut text = serde_json::to_vec_pretty(value).context("a result could not be written as JSON")?;
@@ -173,6 +192,18 @@ mod tests {
         std::fs::write(&path, "theirs").unwrap();
         assert!(output.finish().unwrap_err().to_string().contains("meanwhile"));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "theirs");
+    }
+
+    #[test]
+    fn two_outputs_in_one_place_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path(), &link).unwrap();
+        let (plain, linked, other) = (dir.path().join("x"), link.join("x"), dir.path().join("y"));
+        let check = |a: &Path, b: &Path| check_distinct(&[("--a", Some(a)), ("--b", Some(b)), ("--c", None)]);
+        assert!(check(&plain, &other).is_ok());
+        let message = check(&plain, &linked).unwrap_err().to_string();
+        assert!(message.contains("--a") && message.contains("--b"), "{message}");
     }
 
     #[test]

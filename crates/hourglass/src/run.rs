@@ -5,29 +5,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::ValueEnum;
 use model::GenerateOptions;
-use record::{Reading, Unit};
+use record::{Conditions, Reading, Subject, Unit};
 use serde::Serialize;
 use weights::{ModelFiles, RenderOptions, Tokenizer};
 
 use crate::failure::{Interrupted, usage};
-use crate::load::{EngineArgs, ModelArgs};
+use crate::load::{EngineArgs, ModelArgs, OnOff};
 use crate::sampling::SamplingArgs;
 use crate::speak::{Finish, Spoken, Timings, show_rate, speak};
 use crate::{input, load, memory, output};
-
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OnOff {
-    On,
-    Off,
-}
-
-impl OnOff {
-    pub(crate) fn is_on(self) -> bool {
-        self == OnOff::On
-    }
-}
 
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("what").required(true).args(["prompt", "prompt_file", "ids"])))]
@@ -73,12 +60,9 @@ struct Answer {
     schema: &'static str,
     model: String,
     model_fingerprint: String,
-    encoding: String,
-    solution: &'static str,
-    checkpoint: &'static str,
-    threads: usize,
-    notes: Vec<String>,
-    seed: u64,
+    subject: Subject,
+    conditions: Conditions,
+    sampling: SamplingArgs,
     prompt_ids: Vec<u32>,
     /// Generated, a final stop token included.
     token_ids: Vec<u32>,
@@ -150,12 +134,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             schema: "run/1",
             model: files.label().to_owned(),
             model_fingerprint: files.fingerprint()?,
-            encoding: files.describe_encoding(),
-            solution: args.engine.solution.name(),
-            checkpoint: engine.checkpoint().name,
-            threads: engine.options().threads,
-            notes: engine.notes().to_vec(),
-            seed: args.sampling.seed,
+            subject: probe::subject(&engine, args.engine.solution.name(), &files.describe_encoding()),
+            conditions: load::conditions(&mut engine, prompt.len(), capacity)?,
+            sampling: args.sampling,
             prompt_ids: prompt,
             token_ids: spoken.ids,
             text: match spoken.text {

@@ -6,7 +6,7 @@ use model::SamplingOptions;
 
 use crate::failure::usage;
 
-#[derive(clap::Args, Clone, Debug)]
+#[derive(clap::Args, Clone, Debug, serde::Serialize)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
     /// Temperature; 0 takes the most likely token always
@@ -26,7 +26,7 @@ pub(crate) struct SamplingArgs {
     repetition_penalty: f32,
     /// Seed of the draws: the same seed, prompt and flags give the same text
     #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) seed: u64,
+    seed: u64,
 }
 
 impl SamplingArgs {

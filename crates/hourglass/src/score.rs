@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::ValueEnum;
 use model::{Engine, Keep};
-use record::{Known, Reading, Unit};
+use record::{Conditions, Known, Reading, Subject, Unit};
 use serde::Serialize;
 
 use crate::failure::Interrupted;
@@ -62,10 +62,8 @@ struct Score {
     schema: &'static str,
     model: String,
     model_fingerprint: String,
-    encoding: String,
-    solution: &'static str,
-    checkpoint: &'static str,
-    notes: Vec<String>,
+    subject: Subject,
+    conditions: Conditions,
     ids: Vec<u32>,
     /// In nats, of each token after the first, given all before it.
     negative_log_likelihood: Vec<f64>,
@@ -78,6 +76,10 @@ struct Score {
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let engine_options = args.engine.options()?;
+    output::check_distinct(&[
+        ("--json-output", args.json_output.as_deref()),
+        ("--logits-out", args.logits_out.as_deref()),
+    ])?;
     let record = output::create_if_asked("--json-output", args.json_output.as_deref())?;
     let mut logits_file = output::create_if_asked("--logits-out", args.logits_out.as_deref())?;
     let text = match (&args.text, &args.text_file) {
@@ -124,10 +126,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         schema: "score/1",
         model: files.label().to_owned(),
         model_fingerprint: files.fingerprint()?,
-        encoding: files.describe_encoding(),
-        solution: args.engine.solution.name(),
-        checkpoint: engine.checkpoint().name,
-        notes: engine.notes().to_vec(),
+        subject: probe::subject(&engine, args.engine.solution.name(), &files.describe_encoding()),
+        conditions: load::conditions(&mut engine, ids.len(), ids.len())?,
         ids,
         negative_log_likelihood: losses,
         average,

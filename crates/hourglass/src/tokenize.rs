@@ -9,7 +9,7 @@ use weights::{Message, RenderOptions};
 
 use crate::failure::usage;
 use crate::load::ModelArgs;
-use crate::{input, output, run::OnOff};
+use crate::{input, load::OnOff, output};
 
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("what").required(true).args(["text", "text_file", "conversation", "decode"])))]
