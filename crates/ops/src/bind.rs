@@ -92,7 +92,8 @@ pub enum BindError {
     UnknownKernel { slot: &'static str, operator: &'static str, kernel: String, known: String },
     #[error("call {slot} (operator {operator}): kernel {kernel} cannot run here: {why}")]
     NoKernel { slot: &'static str, operator: &'static str, kernel: String, why: String },
-    #[error("cannot reserve {bytes} bytes for activations: {source}")]
+    // The cause is the error's source: whoever prints the chain prints it once.
+    #[error("cannot reserve {bytes} bytes for activations; use fewer rows, a shorter context, or free memory")]
     Memory { bytes: usize, source: std::io::Error },
 }
 
@@ -170,11 +171,17 @@ pub fn bind(
     Ok(Bound { program, calls, plan, activations, scratch, scratch_per_worker, workers, _weights: weights })
 }
 
-/// The kernel that the checkpoint names for this call, in the last version in the registry that runs here.
+/// The kernel that [`bind`] gives a call: the one that the checkpoint names, in the last version in the registry that runs on
+/// a machine with `features`. `shape` is the call's ([`Program::call_shape`]; sequences are not looked at), after the
+/// checkpoint's rewrites. Nothing is allocated or bound: what a checkpoint would run can be listed without weights.
 ///
 /// Of several choices that fit a call the first one counts whose kernel takes the call's shape in some version; a feature
 /// that the machine lacks is never a reason to go on to another choice.
-fn choose(
+///
+/// # Errors
+/// [`BindError::UnknownKernel`] for a name that no kernel of the operator has; [`BindError::NoKernel`] if no version of the
+/// chosen kernel takes the shape and runs here, with each version's reason.
+pub fn choose(
     call: &Call,
     shape: &CallShape,
     checkpoint: &Resolved,

@@ -1,6 +1,7 @@
 //! A checkpoint as data: how a step is lowered, which calls are fused, which kernel each call is bound to, and why.
 //! The rungs themselves are in `ladder.rs`; old ones are never edited once a record refers to them.
 
+use crate::bind::REFERENCE;
 use crate::rewrite::{self, Rewrite};
 use crate::{DType, Tolerance};
 use std::ops::RangeInclusive;
@@ -93,8 +94,23 @@ impl Checkpoint {
     /// Applies the switches.
     ///
     /// # Errors
-    /// A switch that asks for a mechanism this checkpoint cannot have (its parents lack what it needs), named.
+    /// A switch that asks for a mechanism this checkpoint cannot have (its parents lack what it needs, or it is an oracle),
+    /// named.
     pub fn resolve(&self, controls: MechanismControls) -> Result<Resolved, String> {
+        if self.is_oracle() {
+            let changed = [
+                ("capacity-cache", "off", controls.capacity_cache == Some(false)),
+                ("register-cached-rmsnorm", "on", controls.register_cached_rmsnorm == Some(true)),
+                ("tiled-prefill", "on", controls.tiled_prefill == Some(true)),
+            ];
+            if let Some((switch, state, _)) = changed.iter().find(|(_, _, asked)| *asked) {
+                return Err(format!(
+                    "checkpoint '{}' cannot switch {state} {switch}: it is the oracle, which has reference kernels and no \
+                     other mechanisms; leave the switch out, or use a rung of the ladder",
+                    self.name
+                ));
+            }
+        }
         let impossible = |switch: &str, needs: &str| {
             Err(format!(
                 "checkpoint '{}' cannot switch on {switch}: it needs {needs}; use a later checkpoint",
@@ -145,10 +161,143 @@ impl Checkpoint {
         Ok(Resolved { name, cache, weights, activations, rewrites, kernels, controls })
     }
 
+    /// Whether every choice is of a reference kernel.
+    fn is_oracle(&self) -> bool {
+        !self.kernels.is_empty() && self.kernels.iter().all(|choice| choice.kernel == REFERENCE)
+    }
+
     /// The line from the first rung to this one.
     pub fn lineage(&'static self) -> Vec<&'static Checkpoint> {
         let mut line: Vec<_> = std::iter::successors(Some(self), |rung| rung.parent).collect();
         line.reverse();
         line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::ladder::{ALL, KV_CACHE, REFERENCE as ORACLE};
+
+    /// What a checkpoint has by its place on the ladder.
+    struct Place {
+        oracle: bool,
+        cached: bool,
+        bounded: bool,
+        fused_norm: bool,
+        tiled: bool,
+    }
+
+    fn places() -> impl Iterator<Item = (&'static Checkpoint, Place)> {
+        ALL.iter().enumerate().map(|(index, checkpoint)| {
+            let oracle = checkpoint.name == "reference";
+            let from = |name: &str| index >= ALL.iter().position(|known| known.name == name).unwrap();
+            let place = Place {
+                oracle,
+                cached: oracle || from("kv-cache"),
+                bounded: oracle || from("capacity-cache"),
+                fused_norm: !oracle && from("rmsnorm"),
+                tiled: !oracle && from("tiled-prefill"),
+            };
+            (*checkpoint, place)
+        })
+    }
+
+    fn state(resolved: &Resolved) -> (bool, bool, bool) {
+        let MechanismControls { capacity_cache, register_cached_rmsnorm, tiled_prefill } = resolved.controls;
+        assert_eq!(capacity_cache, Some(resolved.cache == CachePolicy::Bounded));
+        assert_eq!(tiled_prefill, Some(resolved.rewrites.contains(&rewrite::TILED_ATTENTION)));
+        (capacity_cache.unwrap(), register_cached_rmsnorm.unwrap(), tiled_prefill.unwrap())
+    }
+
+    /// `checkpoint` resolves to `expected`, or, where that is None, refuses and names itself and `switch`.
+    fn expect(
+        checkpoint: &Checkpoint,
+        controls: MechanismControls,
+        switch: &str,
+        expected: Option<(bool, bool, bool)>,
+    ) -> Option<Resolved> {
+        match (checkpoint.resolve(controls), expected) {
+            (Ok(resolved), Some(expected)) => {
+                assert_eq!(state(&resolved), expected, "{} {controls:?}", checkpoint.name);
+                Some(resolved)
+            }
+            (Err(text), None) => {
+                assert!(text.contains(checkpoint.name) && text.contains(switch), "{controls:?}: {text}");
+                None
+            }
+            (found, expected) => panic!("{} {controls:?}: {found:?}, expected {expected:?}", checkpoint.name),
+        }
+    }
+
+    #[test]
+    fn without_switches_a_checkpoint_is_what_it_says() {
+        for (checkpoint, place) in places() {
+            let own = Some((place.bounded, place.fused_norm, place.tiled));
+            let resolved = expect(checkpoint, MechanismControls::default(), "", own).unwrap();
+            assert_eq!((resolved.cache, resolved.weights), (checkpoint.cache, checkpoint.weights));
+            assert_eq!((&resolved.rewrites[..], &resolved.kernels[..]), (checkpoint.rewrites, checkpoint.kernels));
+        }
+    }
+
+    #[test]
+    fn capacity_cache_needs_a_cache() {
+        for (checkpoint, place) in places() {
+            let with = |on| MechanismControls { capacity_cache: Some(on), ..MechanismControls::default() };
+            let on = place.cached.then_some((true, place.fused_norm, place.tiled));
+            expect(checkpoint, with(true), "capacity-cache", on);
+            let off = (!place.oracle).then_some((false, place.fused_norm, place.tiled));
+            if let Some(resolved) = expect(checkpoint, with(false), "capacity-cache", off) {
+                let cache = if place.cached { CachePolicy::Concatenate } else { CachePolicy::None };
+                assert_eq!(resolved.cache, cache, "{}", checkpoint.name);
+            }
+        }
+    }
+
+    #[test]
+    fn register_cached_needs_fused_norm() {
+        for (checkpoint, place) in places() {
+            let with = |on| MechanismControls { register_cached_rmsnorm: Some(on), ..MechanismControls::default() };
+            let norms = |resolved: Resolved| -> Vec<&str> {
+                let norms = resolved.kernels.iter().filter(|choice| choice.operator == "rms_norm");
+                norms.map(|choice| choice.kernel).collect()
+            };
+            let on = place.fused_norm.then_some((place.bounded, true, place.tiled));
+            if let Some(resolved) = expect(checkpoint, with(true), "register-cached-rmsnorm", on) {
+                assert_eq!(norms(resolved), [REGISTER_CACHED, TWO_PASS]);
+            }
+            let off = expect(checkpoint, with(false), "", Some((place.bounded, false, place.tiled))).unwrap();
+            assert_eq!(norms(off), if place.fused_norm { vec![TWO_PASS] } else { vec![] });
+        }
+    }
+
+    #[test]
+    fn tiled_prefill_needs_a_cache() {
+        for (checkpoint, place) in places() {
+            let with = |on| MechanismControls { tiled_prefill: Some(on), ..MechanismControls::default() };
+            let on = (place.cached && !place.oracle).then_some((place.bounded, place.fused_norm, true));
+            expect(checkpoint, with(true), "tiled-prefill", on);
+            expect(checkpoint, with(false), "", Some((place.bounded, place.fused_norm, false)));
+        }
+    }
+
+    #[test]
+    fn kv_cache_with_capacity_is_the_next_rung() {
+        let on = MechanismControls { capacity_cache: Some(true), ..MechanismControls::default() };
+        let (switched, next) = (KV_CACHE.resolve(on).unwrap(), crate::ladder::CAPACITY_CACHE.resolve(on).unwrap());
+        assert_eq!((switched.cache, switched.controls), (next.cache, next.controls));
+        assert_eq!((switched.rewrites, switched.kernels), (next.rewrites, next.kernels));
+    }
+
+    #[test]
+    fn the_oracle_says_why_it_refuses() {
+        let on = MechanismControls { tiled_prefill: Some(true), ..MechanismControls::default() };
+        let text = ORACLE.resolve(on).unwrap_err();
+        assert!(text.contains("cannot switch on tiled-prefill") && text.contains("oracle"), "{text}");
+        let off = MechanismControls { capacity_cache: Some(false), ..MechanismControls::default() };
+        let text = ORACLE.resolve(off).unwrap_err();
+        assert!(text.contains("cannot switch off capacity-cache") && text.contains("oracle"), "{text}");
     }
 }

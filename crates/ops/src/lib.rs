@@ -28,7 +28,7 @@ mod weight;
 mod workers;
 
 pub use arena::Arena;
-pub use bind::{BindError, Bound, BoundCall, bind};
+pub use bind::{BindError, Bound, BoundCall, bind, choose};
 pub use bits::{bf16_to_f32, f32_to_bf16};
 pub use checkpoint::{CachePolicy, Checkpoint, Choice, MechanismControls, Resolved, RowRange, WeightPolicy};
 pub use dtype::DType;

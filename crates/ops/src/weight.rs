@@ -1,4 +1,5 @@
 //! Packed weights: one layout per format, one copy in memory, shared by every kernel that accepts the format.
+//! Not here: reading files, and arithmetic on packed weights. Unsafe code is in `packing.rs` alone, which writes the bytes.
 //!
 //! Layouts (`lane` n is row n of a block of 16 rows; a line is 64 bytes, 16 lanes of 4 bytes; rows are padded to 16):
 //! - [`WeightFormat::F32`]: row-major, no padding. Vectors, and every matrix of `reference`.
@@ -10,6 +11,8 @@
 //!   column 4i + b, signed. `w = q * scale`.
 //!
 //! Blocks of a row block follow each other by column group, row blocks by row: a row block is one stream.
+
+mod packing;
 
 use crate::arena::Arena;
 use crate::bits::{bf16_to_f32, f32_to_bf16};
@@ -151,8 +154,11 @@ pub enum PackError {
     Group { tensor: String, cols: usize, group: usize },
     #[error("tensor {tensor}: stored as {encoding:?}, which cannot be packed as {format}")]
     Encoding { tensor: String, encoding: Encoding, format: String },
-    #[error("cannot reserve {bytes} bytes for the packed weights: {source}")]
+    // The cause is the error's source: whoever prints the chain prints it once.
+    #[error("cannot reserve {bytes} bytes for the packed weights; use a smaller model, or free memory")]
     Memory { bytes: usize, source: std::io::Error },
+    #[error("cannot start packing threads: the system refused one of {threads}; ask for fewer with --threads")]
+    Threads { threads: usize, source: std::io::Error },
     #[error("interrupted while packing weights")]
     Cancelled,
 }
@@ -182,11 +188,11 @@ pub struct Packed<'a> {
 }
 
 impl Weights {
-    /// Packs every request, in order, on `threads` threads. Each source row is read once.
+    /// Packs every request, in order, on at most `threads` threads. Each source row is read once.
     ///
     /// # Errors
-    /// The first value that is not finite or not exactly representable, a group that does not divide the columns, memory,
-    /// or `cancelled`.
+    /// The first value that is not finite or not exactly representable, a group that does not divide the columns, memory or
+    /// threads that the system refuses, or `cancelled`.
     pub fn pack(requests: &[WeightRequest<'_>], threads: usize, cancelled: &AtomicBool) -> Result<Weights, PackError> {
         let mut entries = Vec::with_capacity(requests.len());
         let mut by_name = HashMap::with_capacity(requests.len());
@@ -234,8 +240,20 @@ impl Weights {
             Ok(())
         };
         std::thread::scope(|scope| {
-            let helpers: Vec<_> = (1..threads.max(1)).map(|_| scope.spawn(work)).collect();
-            let mut result = work();
+            let (mut helpers, mut result) = (Vec::new(), Ok(()));
+            let threads = threads.min(items.len());
+            for _ in 1..threads {
+                match std::thread::Builder::new().spawn_scoped(scope, work) {
+                    Ok(helper) => helpers.push(helper),
+                    Err(source) => {
+                        // No items are left for those that did start.
+                        next.store(items.len(), Relaxed);
+                        result = Err(PackError::Threads { threads, source });
+                        break;
+                    }
+                }
+            }
+            result = result.and_then(|()| work());
             for helper in helpers {
                 let theirs = helper.join().expect("packing does not panic");
                 result = result.and(theirs);
@@ -334,185 +352,6 @@ pub fn half_to_f32(element: ElementType, bits: u16) -> f32 {
     }
 }
 
-/// Writing the layouts.
-mod packing {
-    #![allow(unsafe_code, reason = "disjoint parts of one arena are written by several threads; bytes seen as f32")]
-
-    use super::*;
-
-    /// The bytes of row block `block` (of up to 16 rows) of a weight that starts at `start` in the arena.
-    #[expect(clippy::mut_from_ref, reason = "each block of the arena is written by one work item, once")]
-    pub(super) fn block_bytes(
-        arena: &Arena,
-        format: WeightFormat,
-        start: usize,
-        rows: usize,
-        cols: usize,
-        block: usize,
-    ) -> &mut [u8] {
-        let (offset, bytes) = match format {
-            WeightFormat::F32 => (block * LANES * cols * 4, LANES.min(rows - block * LANES) * cols * 4),
-            _ => (block * format.row_block_bytes(cols), format.row_block_bytes(cols)),
-        };
-        assert!(start + offset + bytes <= arena.len(), "blocks lie within the arena");
-        // SAFETY: within the arena (asserted); each block of each weight is one work item's alone, so no two slices overlap,
-        // and nobody reads the arena before packing ends.
-        unsafe { std::slice::from_raw_parts_mut(arena.as_mut_ptr().add(start + offset), bytes) }
-    }
-
-    pub(super) fn f32_slice(bytes: &[u8]) -> &[f32] {
-        // SAFETY: every bit pattern is a valid f32; align_to checks alignment.
-        let (head, numbers, tail) = unsafe { bytes.align_to::<f32>() };
-        assert!(head.is_empty() && tail.is_empty(), "packed weights are aligned and whole");
-        numbers
-    }
-
-    /// Reused row buffers of one packing thread.
-    #[derive(Default)]
-    pub(super) struct Rows {
-        values: Vec<f32>,
-        codes: Vec<u8>,
-        scales: Vec<f32>,
-        biases: Vec<f32>,
-    }
-
-    impl Rows {
-        pub(super) fn pack(
-            &mut self,
-            request: &WeightRequest<'_>,
-            block: usize,
-            out: &mut [u8],
-        ) -> Result<(), PackError> {
-            let rows = block * LANES..request.source.rows().min((block + 1) * LANES);
-            match request.format {
-                WeightFormat::F32 => self.pack_plain(request, rows, |lane, col, cols, value| {
-                    out[(lane * cols + col) * 4..][..4].copy_from_slice(&value.to_le_bytes());
-                }),
-                WeightFormat::Bf16 => self.pack_plain(request, rows, |lane, col, _, value| {
-                    let at = col / 2 * LINE + lane * 4 + col % 2 * 2;
-                    out[at..at + 2].copy_from_slice(&f32_to_bf16(value).to_le_bytes());
-                }),
-                WeightFormat::Affine4 { group, parameters } => self.pack_affine4(request, rows, group, parameters, out),
-                WeightFormat::Int8 { group } => self.pack_int8(request, rows, group, out),
-            }
-        }
-
-        fn pack_plain(
-            &mut self,
-            request: &WeightRequest<'_>,
-            rows: std::ops::Range<usize>,
-            mut store: impl FnMut(usize, usize, usize, f32),
-        ) -> Result<(), PackError> {
-            let cols = request.source.cols();
-            self.values.resize(cols, 0.0);
-            for (lane, row) in rows.enumerate() {
-                request.source.read_f32(row, &mut self.values);
-                let rounds = request.format == WeightFormat::Bf16 && !request.may_round;
-                for (col, value) in self.values.iter().copied().enumerate() {
-                    check_finite(request, row, col, value)?;
-                    if rounds && value.to_bits() & 0xffff != 0 {
-                        return Err(inexact(request, row, col, value));
-                    }
-                    store(lane, col, cols, value);
-                }
-            }
-            Ok(())
-        }
-
-        fn pack_affine4(
-            &mut self,
-            request: &WeightRequest<'_>,
-            rows: std::ops::Range<usize>,
-            group: usize,
-            parameters: ElementType,
-            out: &mut [u8],
-        ) -> Result<(), PackError> {
-            let (header, half) = (request.format.header_lines(), group / 2);
-            let block_bytes = request.format.block_lines() * LINE;
-            for (lane, row) in rows.enumerate() {
-                self.read_codes(request, row, group)?;
-                for (index, codes) in self.codes.chunks_exact(group).enumerate() {
-                    let block = &mut out[index * block_bytes..(index + 1) * block_bytes];
-                    let (scale, bias) = (self.scales[index], self.biases[index]);
-                    let at = lane * 4;
-                    if parameters == ElementType::F32 {
-                        block[at..at + 4].copy_from_slice(&scale.to_le_bytes());
-                        block[LINE + at..LINE + at + 4].copy_from_slice(&bias.to_le_bytes());
-                    } else {
-                        let narrow = |value: f32| {
-                            narrow(parameters, value).ok_or_else(|| inexact(request, row, index * group, value))
-                        };
-                        let word = u32::from(narrow(scale)?) << 16 | u32::from(narrow(bias)?);
-                        block[at..at + 4].copy_from_slice(&word.to_le_bytes());
-                    }
-                    let (low, high) = codes.split_at(half);
-                    for line in 0..half / 4 {
-                        let at = (header + line) * LINE + lane * 4;
-                        for b in 0..4 {
-                            block[at + b] = (low[line * 4 + b] & 15) | high[line * 4 + b] << 4;
-                        }
-                    }
-                }
-            }
-            Ok(())
-        }
-
-        fn pack_int8(
-            &mut self,
-            request: &WeightRequest<'_>,
-            rows: std::ops::Range<usize>,
-            group: usize,
-            out: &mut [u8],
-        ) -> Result<(), PackError> {
-            let block_bytes = request.format.block_lines() * LINE;
-            for (lane, row) in rows.enumerate() {
-                self.read_codes(request, row, group)?;
-                for (index, codes) in self.codes.chunks_exact(group).enumerate() {
-                    let block = &mut out[index * block_bytes..(index + 1) * block_bytes];
-                    block[lane * 4..lane * 4 + 4].copy_from_slice(&self.scales[index].to_le_bytes());
-                    for (line, four) in codes.chunks_exact(4).enumerate() {
-                        let at = (1 + line) * LINE + lane * 4;
-                        block[at..at + 4].copy_from_slice(four);
-                    }
-                }
-            }
-            Ok(())
-        }
-
-        fn read_codes(&mut self, request: &WeightRequest<'_>, row: usize, group: usize) -> Result<(), PackError> {
-            let cols = request.source.cols();
-            self.codes.resize(cols, 0);
-            self.scales.resize(cols / group, 0.0);
-            self.biases.resize(cols / group, 0.0);
-            request.source.read_codes(row, &mut self.codes, &mut self.scales, &mut self.biases);
-            for (index, value) in self.scales.iter().chain(&self.biases).copied().enumerate() {
-                check_finite(request, row, index % (cols / group) * group, value)?;
-            }
-            Ok(())
-        }
-    }
-
-    fn check_finite(request: &WeightRequest<'_>, row: usize, col: usize, value: f32) -> Result<(), PackError> {
-        if value.is_finite() {
-            return Ok(());
-        }
-        Err(PackError::NotFinite { tensor: request.name.clone(), row, col, value })
-    }
-
-    fn inexact(request: &WeightRequest<'_>, row: usize, col: usize, value: f32) -> PackError {
-        PackError::Inexact { tensor: request.name.clone(), row, col, value, format: request.format.to_string() }
-    }
-
-    /// The bits of `value` in a 16-bit type, if it holds it exactly.
-    fn narrow(element: ElementType, value: f32) -> Option<u16> {
-        let bits = match element {
-            ElementType::BF16 => f32_to_bf16(value),
-            _ => half::f16::from_f32(value).to_bits(),
-        };
-        (half_to_f32(element, bits).to_bits() == value.to_bits()).then_some(bits)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -582,5 +421,27 @@ mod tests {
         assert!(pack(1.5, WeightFormat::Bf16, false).is_ok());
         assert!(matches!(pack(1.0, WeightFormat::Int8 { group: 4 }, false), Err(PackError::Encoding { .. })));
         assert!(matches!(pack(1.0, WeightFormat::Int8 { group: 16 }, false), Err(PackError::Group { .. })));
+    }
+
+    #[test]
+    fn a_refused_thread_is_named_once_with_what_to_do() {
+        use std::error::Error;
+        let error = PackError::Threads { threads: 9, source: std::io::Error::other("no more") };
+        let text = error.to_string();
+        assert!(text.contains("one of 9") && text.contains("--threads") && !text.contains("no more"), "{text}");
+        assert_eq!(error.source().expect("the cause").to_string(), "no more");
+    }
+
+    #[test]
+    fn more_threads_than_work_pack_the_same() {
+        let source = RandomWeight::new(&mut Random::new(3), 20, 32, WeightFormat::F32);
+        let pack = |threads| {
+            let request =
+                WeightRequest { name: "w".into(), format: WeightFormat::F32, source: &source, may_round: false };
+            // A million threads would be refused anywhere; two work items need no more than two.
+            let weights = Weights::pack(&[request], threads, &AtomicBool::new(false)).expect("packs");
+            weights.get("w").expect("present").bytes.to_vec()
+        };
+        assert_eq!(pack(1_000_000), pack(0));
     }
 }
