@@ -1,4 +1,5 @@
 //! Keys and values of one request, under each cache policy, with the byte counters that tell what keeping them costs.
+//! Not here: the writing itself, which the cache operators of a step do.
 
 use crate::error::{Error, Result};
 use ops::{Arena, CachePolicy, DType, LayerCache, PreviousCache};
@@ -78,6 +79,7 @@ impl Cache {
         self.capacity
     }
 
+    /// Bytes moved by every committed append so far.
     pub fn counters(&self) -> CacheCounters {
         self.counters
     }
@@ -221,6 +223,53 @@ impl Cache {
             });
             let keys = storage.as_mut_ptr().wrapping_add(2 * layer * block);
             self.layers.push(LayerCache { keys, values: keys.wrapping_add(block), capacity, previous });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::{Engine, Keep, LoadOptions};
+
+    const POLICIES: [CachePolicy; 3] = [CachePolicy::None, CachePolicy::Concatenate, CachePolicy::Bounded];
+
+    #[test]
+    fn a_step_of_no_tokens_changes_nothing() {
+        for policy in POLICIES {
+            let mut cache = Cache::new(policy, (2, 1, 4), DType::BF16, 5);
+            for appended in [&[][..], &[7, 8, 9]] {
+                cache.begin(appended).unwrap();
+                cache.commit();
+                let (counters, offset, tokens) = (cache.counters(), cache.offset(), cache.tokens().to_vec());
+                let place = |cache: &Cache| cache.storage.as_ref().map(|arena| (arena.as_ptr(), arena.len()));
+                let storage = place(&cache);
+                assert_eq!(storage.is_some(), !appended.is_empty() && policy != CachePolicy::None);
+                cache.begin(&[]).unwrap();
+                cache.commit();
+                assert_eq!((cache.counters(), cache.offset(), cache.tokens()), (counters, offset, &tokens[..]));
+                assert_eq!(place(&cache), storage, "{policy:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_unused_tail_of_a_bounded_cache_is_zero() {
+        let source = weights::ModelSource::parse("synthetic:tiny").unwrap();
+        let files = weights::open(&source, &weights::OpenOptions::default()).unwrap();
+        let mut options = LoadOptions::new(ops::Registry::standard().checkpoint("selected").unwrap());
+        options.threads = 2;
+        let mut engine = Engine::load(&files, options).unwrap();
+        let mut cache = engine.new_cache(5);
+        engine.forward(&mut cache, &[1, 2, 3], Keep::Last).unwrap();
+        let row = cache.shape.head_dim * cache.shape.dtype.bytes();
+        let storage = cache.storage.as_ref().unwrap().as_slice();
+        assert_eq!(storage.len(), 5 * cache.row_bytes());
+        for (index, row) in storage.chunks_exact(row).enumerate() {
+            let zero = row.iter().all(|byte| *byte == 0);
+            assert_eq!(zero, index % 5 >= 3, "position {} of block {}", index % 5, index / 5);
         }
     }
 }

@@ -1,4 +1,5 @@
 //! A loaded model: packed weights, workers, and the bound programs of recent step shapes.
+//! Not here: choosing tokens (`sampler.rs`, `generate.rs`), storage of keys and values (`cache.rs`), kernels (`ops`).
 
 use crate::cache::Cache;
 use crate::error::{Error, Result};
@@ -104,6 +105,7 @@ impl Engine {
         })
     }
 
+    /// The model's dimensions and special tokens, as its files say.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -113,6 +115,7 @@ impl Engine {
         &self.checkpoint
     }
 
+    /// What it was loaded with.
     pub fn options(&self) -> &LoadOptions {
         &self.options
     }
@@ -376,10 +379,12 @@ pub struct Logits<'a> {
 }
 
 impl Logits<'_> {
+    /// Rows that got logits: as many as [`Keep`] named, or one per request of a batch.
     pub fn rows(&self) -> usize {
         self.matrix.rows
     }
 
+    /// Logits per row, one per token id.
     pub fn vocabulary(&self) -> usize {
         self.matrix.width
     }

@@ -1,4 +1,5 @@
 //! What can go wrong between opened files and tokens. Messages name the thing, the expectation, the finding and the remedy.
+//! Not here: causes within a text; whoever prints an error walks `source`.
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -39,9 +40,9 @@ pub enum Error {
     Batch { tokens: usize, caches: usize },
     #[error("a batch cannot be decoded with checkpoint '{0}': it keeps no cache")]
     BatchWithoutCache(&'static str),
-    #[error("cannot start {threads} worker threads: {source}")]
+    #[error("cannot start {threads} worker threads; ask for fewer with --threads")]
     Threads { threads: usize, source: std::io::Error },
-    #[error("cannot reserve {bytes} bytes for the cache: {source}")]
+    #[error("cannot reserve {bytes} bytes for the cache; ask for a smaller capacity")]
     CacheMemory { bytes: usize, source: std::io::Error },
     #[error("the model's logits are not finite: the weights are damaged or an operator overflowed")]
     Logits,

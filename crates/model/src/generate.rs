@@ -1,4 +1,5 @@
 //! One request: the prompt's pass, then a token at a time until a stop token or the bound.
+//! Not here: how a token is chosen (`sampler.rs`), text, or several requests at once.
 
 use crate::cache::Cache;
 use crate::engine::{Engine, Keep};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 pub struct GenerateOptions {
     /// Most new tokens; 0 generates none and runs nothing.
     pub max_tokens: usize,
+    /// How each token is chosen from its logits.
     pub sampling: SamplingOptions,
     /// A token of these is handed out (marked) and ends the generation.
     pub stop_tokens: Vec<u32>,
@@ -43,7 +45,7 @@ pub fn generate<'a>(
     if prompt.is_empty() {
         return Err(Error::EmptyPrompt);
     }
-    let fed = cache.offset() + prompt.len() + options.max_tokens.saturating_sub(1);
+    let fed = (cache.offset() + prompt.len()).saturating_add(options.max_tokens.saturating_sub(1));
     if fed > cache.capacity() {
         return Err(Error::CapacityExceeded { capacity: cache.capacity(), rows: prompt.len(), end: fed });
     }
@@ -51,12 +53,17 @@ pub fn generate<'a>(
     if fed > limit {
         return Err(Error::ContextLimit { wanted: fed, limit });
     }
-    let sampler = Sampler::new(options.sampling)?;
+    let mut sampler = Sampler::new(options.sampling)?;
+    // Room for every token now, so that decode steps allocate nothing. A bound too large to reserve is no error here: the
+    // history then grows as tokens come.
+    let mut history = prompt.to_vec();
+    let _ = history.try_reserve_exact(options.max_tokens);
+    sampler.reserve(history.capacity());
     Ok(Generation {
         engine,
         cache,
         next: prompt.to_vec(),
-        history: prompt.to_vec(),
+        history,
         sampler,
         left: options.max_tokens,
         stop_tokens: options.stop_tokens,

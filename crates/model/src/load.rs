@@ -1,4 +1,5 @@
 //! Which packed format every weight gets under a checkpoint, and the adapters that feed the packer.
+//! Not here: reading files (`weights`) and the packed layouts themselves (`ops`).
 
 use crate::error::{Error, Result};
 use crate::lower::{EMBEDDING, FINAL_NORM, HEAD, INVERSE_FREQUENCIES, WeightFormats, lower};
@@ -14,6 +15,7 @@ use weights::{Config, DenseType, ModelFiles, Tensor};
 /// How to load a model. [`LoadOptions::new`] gives the defaults.
 #[derive(Clone)]
 pub struct LoadOptions {
+    /// The rung (or the oracle) that decides formats, fusions, kernels and the cache.
     pub checkpoint: &'static Checkpoint,
     /// Switches over the checkpoint's mechanisms.
     pub controls: MechanismControls,

@@ -1,5 +1,6 @@
 //! One decoder architecture (Qwen3, Llama and Qwen2 differ by options) lowered to a program: the readable form, which a
-//! checkpoint's rewrites then fuse. Nothing is executed here.
+//! checkpoint's rewrites then fuse.
+//! Not here: which kernels run, and running them.
 
 use ops::operators as op;
 use ops::{

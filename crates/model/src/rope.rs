@@ -1,4 +1,5 @@
 //! Inverse frequencies of the rotary position, with the llama3 scaling.
+//! Not here: angles and rotations, which the `rope` operators compute from these.
 
 use weights::{Config, RopeScaling};
 

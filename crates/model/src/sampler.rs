@@ -1,4 +1,5 @@
 //! Choosing a token from logits: greedy, or temperature with top-k, top-p, min-p and a repetition penalty.
+//! Not here: where logits come from, and what the caller does with a stop token.
 
 use crate::error::{Error, Result};
 
@@ -15,6 +16,7 @@ pub struct SamplingOptions {
     pub min_p: f32,
     /// Divides positive logits (multiplies negative ones) of tokens seen before; 1 changes nothing.
     pub repetition_penalty: f32,
+    /// Starts the draws' random numbers; log-probabilities are natural logarithms (nats) whatever it is.
     pub seed: u64,
 }
 
@@ -37,6 +39,10 @@ pub struct Sampler {
     options: SamplingOptions,
     state: u64,
     order: Vec<u32>,
+    /// Distinct tokens of the history, ascending.
+    seen: Vec<u32>,
+    /// What the penalized logits were, by token, ascending.
+    unmodified: Vec<(u32, f32)>,
 }
 
 impl Sampler {
@@ -57,7 +63,15 @@ impl Sampler {
         range("min-p", "a number from 0 to 1", min_p, (0.0..=1.0).contains(&min_p))?;
         let positive = repetition_penalty.is_finite() && repetition_penalty > 0.0;
         range("repetition penalty", "a finite number above 0", repetition_penalty, positive)?;
-        Ok(Sampler { options, state: options.seed, order: Vec::new() })
+        Ok(Sampler { options, state: options.seed, order: Vec::new(), seen: Vec::new(), unmodified: Vec::new() })
+    }
+
+    /// Makes room for histories of this many tokens if a penalty will need it; a bound too large is left to grow.
+    pub(crate) fn reserve(&mut self, tokens: usize) {
+        if self.options.repetition_penalty != 1.0 {
+            let _ = self.seen.try_reserve_exact(tokens);
+            let _ = self.unmodified.try_reserve_exact(tokens);
+        }
     }
 
     /// Chooses from `logits` `(vocabulary)`, which it uses as scratch. `history` are the tokens that the repetition penalty
@@ -69,28 +83,29 @@ impl Sampler {
             let token = argmax(logits);
             return Choice { token, log_probability: logits[token as usize] - normaliser };
         }
-        let unmodified: Vec<(u32, f32)> = self.penalize(logits, history);
+        self.penalize(logits, history);
         let token = if self.options.temperature == 0.0 { argmax(logits) } else { self.draw(logits) };
-        let logit = unmodified.iter().find(|(id, _)| *id == token).map_or(logits[token as usize], |(_, logit)| *logit);
+        let penalized = self.unmodified.binary_search_by_key(&token, |(id, _)| *id);
+        let logit = penalized.map_or(logits[token as usize], |index| self.unmodified[index].1);
         Choice { token, log_probability: logit - normaliser }
     }
 
-    /// Applies the repetition penalty; returns what the changed logits were.
-    fn penalize(&self, logits: &mut [f32], history: &[u32]) -> Vec<(u32, f32)> {
+    /// Applies the repetition penalty and remembers what the changed logits were.
+    fn penalize(&mut self, logits: &mut [f32], history: &[u32]) {
         let penalty = self.options.repetition_penalty;
-        let mut unmodified = Vec::new();
+        self.unmodified.clear();
         if penalty == 1.0 {
-            return unmodified;
+            return;
         }
-        let mut seen = history.to_vec();
-        seen.sort_unstable();
-        seen.dedup();
-        for id in seen {
-            let Some(logit) = logits.get_mut(id as usize) else { continue };
-            unmodified.push((id, *logit));
+        self.seen.clear();
+        self.seen.extend_from_slice(history);
+        self.seen.sort_unstable();
+        self.seen.dedup();
+        for id in &self.seen {
+            let Some(logit) = logits.get_mut(*id as usize) else { continue };
+            self.unmodified.push((*id, *logit));
             *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
         }
-        unmodified
     }
 
     /// Filters, in the order top-k, top-p, min-p, then temperature, then a draw.

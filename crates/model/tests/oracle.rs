@@ -1,5 +1,5 @@
 //! The engine against transformers: `reference` in float32 on every architecture and file type, and every rung no further
-//! from it than transformers' own bfloat16 run is from its float32.
+//! from it than transformers' own bfloat16 run is from its float32. Not here: what rungs owe each other (`rungs.rs`).
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

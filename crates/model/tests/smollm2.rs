@@ -1,5 +1,5 @@
 //! Real weights: SmolLM2-135M-Instruct (Llama, Q4_1 with a Q8_0 embedding) against transformers in float32 on the
-//! dequantized weights: likelihood of a fixed text, and greedy text of ten prompts.
+//! dequantized weights: likelihood of a fixed text, and greedy text of ten prompts. Not here: speed.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -1,4 +1,5 @@
 //! What the integration tests share: fixtures, oracles, errors between logits.
+//! Not here: what is tested; each test file says that of itself.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -28,6 +29,11 @@ pub fn download(name: &str) -> Option<PathBuf> {
 pub fn open(path: &Path) -> ModelFiles {
     let source = ModelSource::parse(&path.display().to_string()).unwrap();
     weights::open(&source, &OpenOptions { offline: true, ..OpenOptions::default() }).unwrap()
+}
+
+/// A model made from a fixed seed, in memory.
+pub fn synthetic(name: &str) -> ModelFiles {
+    weights::open(&ModelSource::parse(&format!("synthetic:{name}")).unwrap(), &OpenOptions::default()).unwrap()
 }
 
 pub fn options(checkpoint: &str) -> LoadOptions {

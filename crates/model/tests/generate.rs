@@ -1,0 +1,183 @@
+//! A generation as the iterator hands it out: bounds, stopping, seeds, penalty, log-probabilities, interruption.
+//! Not here: the sampler's filters (its own tests), and whether logits are right (`oracle.rs`).
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::*;
+use model::{Cache, Engine, Error, GenerateOptions, Generated, Keep, SamplingOptions, generate};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+const PROMPT: [u32; 3] = [5, 6, 7];
+
+/// A model of 512 positions.
+fn small() -> Engine {
+    engine(&open(&fixture("qwen3-mlx-g128")), "selected")
+}
+
+fn at_most(max_tokens: usize) -> GenerateOptions {
+    GenerateOptions { max_tokens, ..GenerateOptions::default() }
+}
+
+fn sampled(max_tokens: usize, sampling: SamplingOptions) -> GenerateOptions {
+    GenerateOptions { sampling, ..at_most(max_tokens) }
+}
+
+/// All tokens of a fresh request.
+fn all(engine: &mut Engine, options: GenerateOptions) -> Vec<Generated> {
+    let mut cache = engine.new_cache(PROMPT.len() + options.max_tokens);
+    generate(engine, &mut cache, &PROMPT, options).unwrap().map(Result::unwrap).collect()
+}
+
+fn ids(generated: &[Generated]) -> Vec<u32> {
+    generated.iter().map(|one| one.token).collect()
+}
+
+fn refusal(engine: &mut Engine, cache: &mut Cache, prompt: &[u32], options: GenerateOptions) -> Error {
+    generate(engine, cache, prompt, options).map(|_| ()).unwrap_err()
+}
+
+#[test]
+fn the_last_token_is_never_fed_back() {
+    let mut engine = small();
+    let mut cache = engine.new_cache(4);
+    let tokens: Vec<_> = generate(&mut engine, &mut cache, &PROMPT[..2], at_most(2)).unwrap().collect();
+    assert!(tokens.len() == 2 && tokens.iter().all(Result::is_ok));
+    assert_eq!(cache.offset(), 3);
+    // After what the cache holds: 3 + 1 + 1 − 1 is just the capacity.
+    assert_eq!(generate(&mut engine, &mut cache, &PROMPT[..1], at_most(1)).unwrap().count(), 1);
+    assert_eq!(cache.offset(), 4);
+    let refused = refusal(&mut engine, &mut cache, &PROMPT[..1], at_most(1));
+    assert!(matches!(refused, Error::CapacityExceeded { capacity: 4, rows: 1, end: 5 }));
+}
+
+#[test]
+fn no_tokens_run_nothing() {
+    let mut engine = small();
+    let mut cache = engine.new_cache(4);
+    assert_eq!(generate(&mut engine, &mut cache, &PROMPT, at_most(0)).unwrap().count(), 0);
+    assert_eq!((cache.offset(), cache.bytes(), engine.dispatches().len()), (0, 0, 0));
+}
+
+#[test]
+fn what_cannot_end_is_refused_before_anything_runs() {
+    let mut engine = small();
+    let positions = engine.config().max_positions;
+    assert_eq!(positions, 512);
+    let mut cache = engine.new_cache(4);
+    assert!(matches!(refusal(&mut engine, &mut cache, &[], at_most(2)), Error::EmptyPrompt));
+    assert!(generate(&mut engine, &mut cache, &PROMPT, at_most(2)).is_ok(), "3 + 2 − 1 fit into 4");
+    let refused = refusal(&mut engine, &mut cache, &PROMPT, at_most(3));
+    assert!(matches!(refused, Error::CapacityExceeded { capacity: 4, rows: 3, end: 5 }));
+    let refused = refusal(&mut engine, &mut cache, &PROMPT, at_most(usize::MAX));
+    assert!(matches!(refused, Error::CapacityExceeded { capacity: 4, rows: 3, .. }));
+    let hot = SamplingOptions { temperature: f32::NAN, ..SamplingOptions::default() };
+    assert!(matches!(refusal(&mut engine, &mut cache, &PROMPT, sampled(2, hot)), Error::Option { .. }));
+
+    let mut wide = engine.new_cache(usize::MAX);
+    assert!(generate(&mut engine, &mut wide, &PROMPT, at_most(510)).is_ok(), "3 + 510 − 1 = 512");
+    let refused = refusal(&mut engine, &mut wide, &PROMPT, at_most(511));
+    assert!(matches!(refused, Error::ContextLimit { wanted: 513, limit: 512 }));
+    for cache in [cache, wide] {
+        assert_eq!((cache.offset(), cache.bytes()), (0, 0));
+    }
+    assert!(engine.dispatches().is_empty());
+}
+
+#[test]
+fn a_stop_token_is_handed_out_marked_and_ends_it() {
+    let mut engine = small();
+    let free = ids(&all(&mut engine, at_most(12)));
+    let place = (1..free.len()).rev().find(|place| !free[..*place].contains(&free[*place])).unwrap();
+    let mut cache = engine.new_cache(20);
+    let options = GenerateOptions { stop_tokens: vec![266, free[place]], ..at_most(12) };
+    let mut generation = generate(&mut engine, &mut cache, &PROMPT, options).unwrap();
+    let stopped: Vec<Generated> = generation.by_ref().map(Result::unwrap).collect();
+    assert!(generation.next().is_none(), "it stays ended");
+    assert_eq!(ids(&stopped), free[..=place]);
+    let marks: Vec<bool> = stopped.iter().map(|one| one.stop).collect();
+    assert!(marks[place] && !marks[..place].contains(&true));
+    assert_eq!(cache.offset(), PROMPT.len() + place);
+}
+
+#[test]
+fn a_seed_gives_its_tokens_again() {
+    let mut engine = small();
+    let seeded = |seed| sampled(24, SamplingOptions { temperature: 1.0, seed, ..SamplingOptions::default() });
+    let first = ids(&all(&mut engine, seeded(1)));
+    assert_eq!(ids(&all(&mut engine, seeded(1))), first);
+    assert_ne!(ids(&all(&mut engine, seeded(2))), first);
+}
+
+#[test]
+fn the_penalty_reaches_prompt_and_new_tokens() {
+    let mut engine = small();
+    let penalty = 1.5f32;
+    let penalized = SamplingOptions { repetition_penalty: penalty, ..SamplingOptions::default() };
+    let got = ids(&all(&mut engine, sampled(24, penalized)));
+    assert_ne!(got, ids(&all(&mut engine, at_most(24))), "a penalty that changes nothing tests nothing");
+    // The rule by hand, token by token.
+    let mut cache = engine.new_cache(PROMPT.len() + got.len());
+    let (mut history, mut fed, mut logits) = (PROMPT.to_vec(), 0, Vec::new());
+    for (step, token) in got.iter().enumerate() {
+        engine.forward(&mut cache, &history[fed..], Keep::Last).unwrap().row(0, &mut logits);
+        fed = history.len();
+        for (id, logit) in logits.iter_mut().enumerate() {
+            if history.contains(&(id as u32)) {
+                *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
+            }
+        }
+        let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let want = logits.iter().position(|logit| *logit == best).unwrap();
+        assert_eq!(*token as usize, want, "token {step}");
+        history.push(*token);
+    }
+}
+
+#[test]
+fn log_probabilities_are_the_log_softmax_of_the_logits() {
+    let mut engine = small();
+    let plain = SamplingOptions::default();
+    let warped = SamplingOptions { temperature: 1.7, top_k: 40, repetition_penalty: 1.3, seed: 9, ..plain };
+    for sampling in [plain, warped] {
+        let generated = all(&mut engine, sampled(10, sampling));
+        let fed = [&PROMPT[..], &ids(&generated)].concat();
+        let mut cache = engine.new_cache(fed.len());
+        let mut logits = Vec::new();
+        for (step, one) in generated.iter().enumerate() {
+            // The same steps as the generation's: the prompt, then a token each.
+            let end = PROMPT.len() + step;
+            let start = if step == 0 { 0 } else { end - 1 };
+            engine.forward(&mut cache, &fed[start..end], Keep::Last).unwrap().row(0, &mut logits);
+            let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let sum: f64 = logits.iter().map(|logit| f64::from(logit - best).exp()).sum();
+            let want = f64::from(logits[one.token as usize] - best) - sum.ln();
+            let off = (f64::from(one.log_probability) - want).abs();
+            assert!(off < 1e-5, "token {step}: {} for {want}", one.log_probability);
+        }
+    }
+}
+
+#[test]
+fn interruption_ends_it_and_keeps_what_was_committed() {
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let mut options = options("selected");
+    options.cancelled = Arc::clone(&cancelled);
+    let mut engine = Engine::load(&open(&fixture("qwen3-mlx-g128")), options).unwrap();
+    let free = ids(&all(&mut engine, at_most(4)));
+    let mut cache = engine.new_cache(20);
+    let mut generation = generate(&mut engine, &mut cache, &PROMPT, at_most(10)).unwrap();
+    for want in &free[..2] {
+        assert_eq!(generation.next().unwrap().unwrap().token, *want);
+    }
+    cancelled.store(true, Relaxed);
+    assert!(matches!(generation.next(), Some(Err(Error::Interrupted))));
+    assert!(generation.next().is_none());
+    // The prompt and the first token; the second was not fed yet.
+    assert_eq!(cache.offset(), 4);
+    cancelled.store(false, Relaxed);
+    let rest = generate(&mut engine, &mut cache, &free[1..2], at_most(2)).unwrap();
+    assert_eq!(ids(&rest.map(Result::unwrap).collect::<Vec<_>>()), free[2..], "the cache serves on");
+}
