@@ -12,8 +12,8 @@ use serde::Serialize;
 use weights::{Message, RenderOptions};
 
 use crate::failure::{Interrupted, usage};
-use crate::load::{EngineArgs, ModelArgs};
 use crate::load::OnOff;
+use crate::load::{EngineArgs, ModelArgs};
 use crate::sampling::SamplingArgs;
 use crate::speak::{Finish, Timings, show_rate, speak};
 use crate::{input, interrupt, load, output};

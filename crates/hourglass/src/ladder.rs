@@ -22,6 +22,9 @@ pub(crate) struct Args {
     diff: Option<String>,
     #[command(flatten)]
     model: ModelArgs,
+    /// With --diff: columns per group when dense weights are quantized at load
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    w4_group: usize,
     /// Whose checkpoints
     #[arg(long, value_enum, default_value = "hourglass")]
     solution: Solution,
@@ -75,7 +78,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             })?;
             // Only shapes are read.
             let files = args.model.open(Some(DEFAULT_MODEL))?;
-            let difference = diff::compare(parent, rung, &files, &registry)?;
+            let difference = diff::compare(parent, rung, &files, args.w4_group, &registry)?;
             if args.json { output::print_json(&difference)? } else { output::print(difference.text().as_bytes())? }
         }
     }

@@ -1,17 +1,15 @@
 //! The difference of two checkpoints' programs: which calls one has and the other has not, and which are bound otherwise.
 //! Nothing is loaded or run: programs are lowered from the model's shapes alone.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use anyhow::Result;
-use model::{WeightFormats, lower};
-use ops::{
-    Checkpoint, Choice, ElementType, MechanismControls, Program, Registry, Resolved, WeightFormat, WeightPolicy,
-};
+use model::{LoadOptions, lower, weight_formats};
+use ops::{Checkpoint, Feature, Features, MechanismControls, Program, Registry, Resolved};
 use record::Phase;
 use serde::Serialize;
-use weights::{Encoding, ModelFiles};
+use weights::ModelFiles;
 
 use crate::failure::usage;
 use crate::prose::paragraph;
@@ -57,9 +55,7 @@ struct Calls {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 struct Binding {
-    /// The kernel that the checkpoint names; without one, the last that the machine runs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    kernel: Option<&'static str>,
+    kernel: &'static str,
     weights: Vec<String>,
     /// Element types of inputs, then of outputs.
     operands: Vec<String>,
@@ -70,32 +66,36 @@ struct Binding {
 /// Lowers both checkpoints for the shapes of `files` and compares the programs.
 ///
 /// # Errors
-/// A tensor that cannot be opened, or a width that no group size divides.
+/// A tensor that cannot be opened, a width that the group does not divide, or a call that no kernel takes.
 pub(crate) fn compare(
     parent: &Checkpoint,
-    rung: &Checkpoint,
+    rung: &'static Checkpoint,
     files: &ModelFiles,
+    w4_group: usize,
     registry: &Registry,
 ) -> Result<Difference> {
     let inherit = MechanismControls::default();
     let before = parent.resolve(inherit).map_err(usage)?;
     let after = rung.resolve(inherit).map_err(usage)?;
-    let (old_formats, new_formats) = (formats(files, before.weights)?, formats(files, after.weights)?);
-    let phase = |phase: Phase| {
+    // No value is read, so none needs rounding.
+    let options = LoadOptions { convert: true, w4_group, ..LoadOptions::new(rung) };
+    let (old_formats, new_formats) =
+        (weight_formats(files, &before, &options)?, weight_formats(files, &after, &options)?);
+    let phase = |phase: Phase| -> Result<PhaseDifference> {
         let (old_rows, new_rows) = (rows(phase, &before), rows(phase, &after));
         let context = if phase == Phase::Decode { ROWS + 1 } else { ROWS };
         let config = files.config();
         let old = lower(config, &before, &old_formats, old_rows, 1, context);
         let new = lower(config, &after, &new_formats, new_rows, 1, context);
-        let changes = changes(&calls(&old, &before, registry), &calls(&new, &after, registry));
-        PhaseDifference { phase, parent_rows: old_rows, rows: new_rows, changes }
+        let changes = changes(&calls(&old, &before, registry)?, &calls(&new, &after, registry)?);
+        Ok(PhaseDifference { phase, parent_rows: old_rows, rows: new_rows, changes })
     };
     Ok(Difference {
         checkpoint: rung.name,
         parent: parent.name,
         model: files.label().to_owned(),
         change: rung.change,
-        phases: vec![phase(Phase::Prefill), phase(Phase::Decode)],
+        phases: vec![phase(Phase::Prefill)?, phase(Phase::Decode)?],
     })
 }
 
@@ -108,65 +108,18 @@ fn rows(phase: Phase, checkpoint: &Resolved) -> usize {
     }
 }
 
-/// What every tensor would be packed as; parameter types do not matter for a comparison.
-fn formats(files: &ModelFiles, policy: WeightPolicy) -> Result<WeightFormats> {
-    let tensors = files.tensor_names().map(|name| files.tensor(name)).collect::<Result<Vec<_>, _>>()?;
-    let any_packed = tensors.iter().any(|tensor| !matches!(tensor.encoding(), Encoding::Dense(_)));
-    let mut formats: WeightFormats = HashMap::new();
-    for tensor in tensors {
-        let (rows, cols) = (tensor.rows(), tensor.cols());
-        let parameters = ElementType::BF16;
-        let format = match (policy, tensor.encoding()) {
-            _ if rows == 1 => WeightFormat::F32,
-            (WeightPolicy::Float32, _) => WeightFormat::F32,
-            (WeightPolicy::Dense, _) => WeightFormat::Bf16,
-            (WeightPolicy::Packed, Encoding::Affine4 { group }) => WeightFormat::Affine4 { group, parameters },
-            (WeightPolicy::Packed, Encoding::Int8 { group }) => WeightFormat::Int8 { group },
-            (WeightPolicy::Packed, Encoding::Dense(_)) if any_packed => WeightFormat::Bf16,
-            (WeightPolicy::Packed, Encoding::Dense(_)) => {
-                let group = [128, 64, 32].into_iter().find(|group| cols % group == 0);
-                let group = group.ok_or_else(|| {
-                    usage(format!(
-                        "tensor {}: {cols} columns do not divide into groups of 32, 64 or 128",
-                        tensor.name()
-                    ))
-                })?;
-                WeightFormat::Affine4 { group, parameters }
-            }
-        };
-        formats.insert(tensor.name().to_owned(), format);
-    }
-    // Not a file's tensor: the rotary frequencies that the engine makes.
-    formats.insert("rope.inverse_frequencies".to_owned(), WeightFormat::F32);
-    Ok(formats)
-}
-
 /// Calls of each (slot, operator) by binding, in program order of their first call.
 type Bindings = Vec<((&'static str, &'static str), BTreeMap<Binding, usize>)>;
 
-fn calls(program: &Program, checkpoint: &Resolved, registry: &Registry) -> Bindings {
+fn calls(program: &Program, checkpoint: &Resolved, registry: &Registry) -> Result<Bindings> {
     let mut bindings: Bindings = Vec::new();
     for call in &program.calls {
         let shape = program.call_shape(call, &[]);
         let operator = call.operator.name();
-        let rows = shape.inputs.first().or(shape.outputs.first()).map_or(0, |view| view.rows);
-        let packed = shape.weights.first().is_some_and(|weight| weight.format.is_packed());
-        // As `bind` chooses: the first fitting choice whose kernel takes this shape, else the first fitting one.
-        let fits = |choice: &&Choice| {
-            choice.operator == operator
-                && choice.rows.contains(&rows)
-                && choice.packed.is_none_or(|wanted| wanted == packed)
-        };
-        let takes_shape = |choice: &&Choice| {
-            registry
-                .kernels(call.operator)
-                .any(|kernel| kernel.name == choice.kernel && (kernel.supports)(&shape).is_ok())
-        };
-        let mut choices = checkpoint.kernels.iter().filter(fits);
-        let first = choices.clone().next();
-        let choice = choices.find(takes_shape).or(first);
+        // By name only: which version of it a machine runs is no part of the rung.
+        let kernel = ops::choose(call, &shape, checkpoint, registry, Features::of(&Feature::ALL))?.name;
         let binding = Binding {
-            kernel: choice.map(|choice| choice.kernel),
+            kernel,
             weights: shape.weights.iter().map(|weight| weight.format.to_string()).collect(),
             operands: shape.inputs.iter().chain(&shape.outputs).map(|view| format!("{:?}", view.dtype)).collect(),
             reads_cache: call.operator.touches_cache(&call.attributes) == ops::CacheUse::Read,
@@ -178,7 +131,7 @@ fn calls(program: &Program, checkpoint: &Resolved, registry: &Registry) -> Bindi
         });
         *bindings[index].1.entry(binding).or_insert(0) += 1;
     }
-    bindings
+    Ok(bindings)
 }
 
 fn changes(before: &Bindings, after: &Bindings) -> Vec<Change> {
@@ -241,7 +194,7 @@ impl Change {
 
 impl Binding {
     fn show(&self) -> String {
-        let mut parts = vec![self.kernel.unwrap_or("any kernel").to_owned()];
+        let mut parts = vec![self.kernel.to_owned()];
         parts.extend(self.weights.iter().cloned());
         if self.reads_cache {
             parts.push("from the cache".to_owned());
@@ -261,10 +214,10 @@ mod tests {
     const LAYERS: usize = 28;
 
     /// `+ slot operator`, `- slot operator` or `~ slot operator kernel>kernel weight>weight` of each change.
-    fn summary(rung: &Checkpoint, phase: Phase) -> Vec<String> {
+    fn summary(rung: &'static Checkpoint, phase: Phase) -> Vec<String> {
         let source = ModelSource::parse("synthetic:qwen3-0.6b").unwrap();
         let files = weights::open(&source, &OpenOptions::default()).unwrap();
-        let difference = compare(rung.parent.unwrap(), rung, &files, &Registry::standard()).unwrap();
+        let difference = compare(rung.parent.unwrap(), rung, &files, 128, &Registry::standard()).unwrap();
         let phase = difference.phases.into_iter().find(|known| known.phase == phase).unwrap();
         let one = |calls: &[Calls]| {
             assert_eq!(calls.len(), 1, "one model, one binding per slot: {calls:?}");
@@ -277,9 +230,8 @@ mod tests {
             (before, after) => {
                 let (before, after) = (one(before), one(after));
                 let mut text = format!("~ {} {}", change.slot, change.operator);
-                let kernel = |binding: &Binding| binding.kernel.unwrap_or("any");
                 if before.kernel != after.kernel {
-                    text += &format!(" {}>{}", kernel(&before), kernel(&after));
+                    text += &format!(" {}>{}", before.kernel, after.kernel);
                 }
                 if before.weights != after.weights {
                     text += &format!(" {}>{}", before.weights[0], after.weights[0]);
@@ -293,11 +245,12 @@ mod tests {
         phase.changes.iter().map(describe).collect()
     }
 
+    /// Most operators have one kernel besides the reference, called `rows`.
     fn kernelled(operator: &str, binding: &Binding) -> String {
-        binding.kernel.map_or_else(|| operator.to_owned(), |kernel| format!("{operator}:{kernel}"))
+        if binding.kernel == "rows" { operator.to_owned() } else { format!("{operator}:{}", binding.kernel) }
     }
 
-    fn both(rung: &Checkpoint, prefill: &[&str], decode: &[&str]) {
+    fn both(rung: &'static Checkpoint, prefill: &[&str], decode: &[&str]) {
         for (phase, expected) in [(Phase::Prefill, prefill), (Phase::Decode, decode)] {
             let mut found = summary(rung, phase);
             let mut expected: Vec<String> = expected.iter().map(|line| (*line).to_owned()).collect();
@@ -321,17 +274,17 @@ mod tests {
     #[test]
     fn each_rung_changes_what_it_claims_and_nothing_else() {
         let cached = [
-            "+ cache_grow cache_grow",
+            "+ cache_grow cache_grow:runs",
             "+ cache_append cache_append",
             "~ attention attention_scores cached",
             "~ attention attention_mix cached",
         ];
         both(&rungs::KV_CACHE, &cached, &cached);
-        both(&rungs::CAPACITY_CACHE, &["- cache_grow cache_grow"], &["- cache_grow cache_grow"]);
+        both(&rungs::CAPACITY_CACHE, &["- cache_grow cache_grow:runs"], &["- cache_grow cache_grow:runs"]);
 
-        let tables = ["~ embed embed bf16>w4-g128", "~ lm_head linear any>matvec bf16>w4-g128"];
-        let many = [projections("any>vanilla bf16>w4-g128"), tables.map(str::to_owned).to_vec()].concat();
-        let one = [projections("any>matvec bf16>w4-g128"), tables.map(str::to_owned).to_vec()].concat();
+        let tables = ["~ embed embed bf16>w4-g128", "~ lm_head linear dense>matvec bf16>w4-g128"];
+        let many = [projections("dense>vanilla bf16>w4-g128"), tables.map(str::to_owned).to_vec()].concat();
+        let one = [projections("dense>matvec bf16>w4-g128"), tables.map(str::to_owned).to_vec()].concat();
         both(&rungs::QUANTIZED_MATVEC, &strs(&many), &strs(&one));
         both(&rungs::SIMD_MATMUL, &strs(&projections("vanilla>matmul")), &[]);
 
@@ -354,7 +307,7 @@ mod tests {
             "- attention attention_scores",
             "- attention softmax",
             "- attention attention_mix",
-            "+ attention attention",
+            "+ attention attention:tiled",
         ];
         both(&rungs::TILED_PREFILL, &tiled, &[]);
         both(&rungs::SELECTED, &[], &[]);
@@ -382,7 +335,7 @@ mod tests {
     fn without_a_cache_a_decode_step_runs_the_whole_prefix() {
         let source = ModelSource::parse("synthetic:tiny").unwrap();
         let files = weights::open(&source, &OpenOptions::default()).unwrap();
-        let difference = compare(&rungs::WEEK1, &rungs::KV_CACHE, &files, &Registry::standard()).unwrap();
+        let difference = compare(&rungs::WEEK1, &rungs::KV_CACHE, &files, 128, &Registry::standard()).unwrap();
         let decode = &difference.phases[1];
         assert_eq!((decode.parent_rows, decode.rows), (ROWS + 1, 1));
         let text = difference.text();
