@@ -1,8 +1,8 @@
 //! Seeded random numbers and weights, the same on every machine, for tests and made-up models. Not for sampling.
 
 use crate::DType;
-use crate::bits::f32_to_bf16;
-use crate::testing::Fill;
+use crate::bits::{bf16_to_f32, f32_to_bf16};
+use crate::testing::{Fill, WeightFill};
 use crate::weight::{ElementType, Encoding, RowSource, WeightFormat, half_to_f32};
 
 /// A small seeded generator (SplitMix64): operands must be the same on every machine.
@@ -69,6 +69,39 @@ pub struct RandomWeight {
 
 impl RandomWeight {
     pub fn new(random: &mut Random, rows: usize, cols: usize, format: WeightFormat) -> RandomWeight {
+        RandomWeight::filled(random, rows, cols, format, WeightFill::Random)
+    }
+
+    /// As [`RandomWeight::new`], with other codes or values.
+    ///
+    /// # Panics
+    /// If the format cannot be filled so: codes for a dense format, frequencies for a packed one.
+    pub fn filled(
+        random: &mut Random,
+        rows: usize,
+        cols: usize,
+        format: WeightFormat,
+        fill: WeightFill,
+    ) -> RandomWeight {
+        let mut weight = RandomWeight::drawn(random, rows, cols, format);
+        match fill {
+            WeightFill::Random => {}
+            WeightFill::Codes(code) => {
+                assert!(format.is_packed(), "{format} has no codes");
+                weight.codes.fill(code);
+            }
+            WeightFill::Frequencies { theta } => {
+                assert!(!format.is_packed(), "{format} holds no frequencies");
+                for (index, value) in weight.values.iter_mut().enumerate() {
+                    let frequency = theta.powf(-((index % cols) as f32 / cols as f32));
+                    *value = if format == WeightFormat::Bf16 { bf16_to_f32(f32_to_bf16(frequency)) } else { frequency };
+                }
+            }
+        }
+        weight
+    }
+
+    fn drawn(random: &mut Random, rows: usize, cols: usize, format: WeightFormat) -> RandomWeight {
         let deviation = 1.0 / (cols as f32).sqrt();
         let mut weight = RandomWeight {
             cols,

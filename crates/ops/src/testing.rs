@@ -1,6 +1,6 @@
 //! How kernels are tested: a [`Case`] is one call with random operands; [`check`] runs it through the real program, binding
 //! and walk, once with the reference and once with the kernel at several worker counts, and compares. Bytes that the call
-//! must not write are checked too, and everything it must not read is NaN.
+//! must not write are checked too, and everything it must not read is NaN. Not here: the cases, which are the operators' own.
 
 use crate::bind::{Bound, bind};
 use crate::bits::f32_to_bf16;
@@ -53,11 +53,24 @@ pub enum CaseOutput {
     InPlace(usize),
 }
 
+/// How a weight's values are drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum WeightFill {
+    /// Gaussian over the square root of the columns; random codes where the format has codes.
+    Random,
+    /// Every code is this byte (Int8: its bits), scales and biases are random: the limits of integer sums. Packed formats
+    /// only.
+    Codes(u8),
+    /// Column i of n is `theta^(-i / n)`: inverse rotary frequencies. Dense formats only.
+    Frequencies { theta: f32 },
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct CaseWeight {
     pub rows: usize,
     pub cols: usize,
     pub format: WeightFormat,
+    pub fill: WeightFill,
 }
 
 /// The caches that the case's sequences have: random contents up to each offset, NaN beyond.
@@ -114,6 +127,11 @@ pub fn bf16(rows: usize, width: usize) -> CaseBuffer {
 /// Gaussian f32 input `(rows, width)`.
 pub fn f32(rows: usize, width: usize) -> CaseBuffer {
     CaseBuffer { rows, width, dtype: DType::F32, fill: Fill::Normal(1.0) }
+}
+
+/// Random weight `(rows, cols)`.
+pub fn weight(rows: usize, cols: usize, format: WeightFormat) -> CaseWeight {
+    CaseWeight { rows, cols, format, fill: WeightFill::Random }
 }
 
 /// Fresh output `(rows, width)`.
@@ -256,7 +274,7 @@ impl Bench {
             })
             .collect();
         let sources: Vec<RandomWeight> =
-            case.weights.iter().map(|w| RandomWeight::new(&mut random, w.rows, w.cols, w.format)).collect();
+            case.weights.iter().map(|w| RandomWeight::filled(&mut random, w.rows, w.cols, w.format, w.fill)).collect();
         let ids: Vec<_> = case
             .weights
             .iter()

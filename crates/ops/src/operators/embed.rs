@@ -5,7 +5,7 @@
 
 use crate::bits::f32_to_bf16;
 use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
-use crate::testing::{Case, CaseWeight, out};
+use crate::testing::{Case, out, weight};
 use crate::weight::{ElementType, LANES, LINE, Packed, WeightFormat, half_to_f32};
 use crate::{DType, Invocation, kernel};
 
@@ -54,7 +54,7 @@ impl Operator for Embed {
         let case = |rows, vocabulary, width, format: WeightFormat| {
             let label = format!("{rows} of {vocabulary}x{width} {format:?}");
             let mut case = Case::new(label, vec![], vec![out(rows, width, DType::BF16)]);
-            case.weights = vec![CaseWeight { rows: vocabulary, cols: width, format }];
+            case.weights = vec![weight(vocabulary, width, format)];
             case.vocabulary = vocabulary;
             case
         };

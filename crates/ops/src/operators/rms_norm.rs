@@ -6,7 +6,7 @@
 use crate::checkpoint::{REGISTER_CACHED, TWO_PASS};
 use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
 use crate::program::Attributes;
-use crate::testing::{Case, CaseBuffer, CaseWeight, bf16, out};
+use crate::testing::{Case, CaseBuffer, bf16, out, weight};
 use crate::{DType, Invocation, WeightFormat, bf16_to_f32, f32_to_bf16, kernel};
 
 use super::isa::{AVX2, AVX512, for_isa};
@@ -53,7 +53,7 @@ impl Operator for RmsNorm {
             let label = format!("{rows}x{segments}x{dim} {fill:?}");
             let mut case = Case::new(label, vec![input], vec![out(rows, width, DType::BF16)]);
             case.attributes = Attributes { head_dim: dim, epsilon: 1e-6, ..Attributes::default() };
-            case.weights = vec![CaseWeight { rows: 1, cols: dim, format: WeightFormat::F32 }];
+            case.weights = vec![weight(1, dim, WeightFormat::F32)];
             case
         };
         norm_cases().into_iter().map(case).collect()

@@ -6,7 +6,7 @@
 use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
 use crate::program::Attributes;
 use crate::step::SequenceShape;
-use crate::testing::{Case, CaseWeight, out};
+use crate::testing::{Case, CaseWeight, WeightFill, out};
 use crate::{DType, Invocation, WeightFormat, kernel};
 
 use super::sequences::sequence_of;
@@ -51,15 +51,23 @@ impl Operator for RopeTable {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |dim: usize, sequences: &[(usize, usize)]| {
+        let case = |dim: usize, fill: WeightFill, sequences: &[(usize, usize)]| {
             let rows = sequences.iter().map(|(rows, _)| rows).sum();
-            let mut case = Case::new(format!("{dim} {sequences:?}"), vec![], vec![out(rows, dim, DType::F32)]);
+            let mut case = Case::new(format!("{dim} {fill:?} {sequences:?}"), vec![], vec![out(rows, dim, DType::F32)]);
             case.attributes = Attributes { head_dim: dim, ..Attributes::default() };
-            case.weights = vec![CaseWeight { rows: 1, cols: dim / 2, format: WeightFormat::F32 }];
+            case.weights = vec![CaseWeight { rows: 1, cols: dim / 2, format: WeightFormat::F32, fill }];
             case.sequences = sequences.iter().map(|(rows, offset)| SequenceShape { rows: *rows, offset: *offset }).collect();
             case
         };
-        vec![case(128, &[(1, 0)]), case(64, &[(10, 7)]), case(4, &[(3, 40_000)]), case(128, &[(1, 9), (4, 0), (1, 300)])]
+        // Frequencies of the real models at positions that few prompts reach: angles of thousands of turns.
+        let rotary = WeightFill::Frequencies { theta: 1e6 };
+        vec![
+            case(128, WeightFill::Random, &[(1, 0)]),
+            case(64, WeightFill::Random, &[(10, 7)]),
+            case(4, WeightFill::Random, &[(3, 40_000)]),
+            case(128, WeightFill::Random, &[(1, 9), (4, 0), (1, 300)]),
+            case(128, rotary, &[(5, 32_766), (1, 40_959), (3, 131_069)]),
+        ]
     }
 }
 

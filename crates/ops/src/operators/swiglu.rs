@@ -4,7 +4,7 @@
 
 use crate::bits::{bf16_to_f32, f32_to_bf16};
 use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
-use crate::testing::{Case, bf16, out};
+use crate::testing::{Case, Fill, bf16, out};
 use crate::{DType, Invocation, kernel};
 
 use super::isa::{AVX2, AVX512, for_isa};
@@ -46,7 +46,18 @@ impl Operator for SwiGlu {
                 vec![out(rows, width, DType::BF16)],
             )
         };
-        vec![case(50, 1), case(1, 3072), case(3, 33), case(5, 1537), case(17, 577)]
+        // Gates from where the sigmoid is nearly 0 to where it is nearly 1.
+        let wide = |low, high| {
+            let mut case = case(3, 1025);
+            case.label.push_str(&format!(" gates in {low}..{high}"));
+            for input in &mut case.inputs {
+                input.fill = Fill::Uniform(low, high);
+            }
+            case
+        };
+        let mut cases = vec![case(50, 1), case(1, 3072), case(3, 33), case(5, 1537), case(17, 577)];
+        cases.extend([wide(-20.0, 20.0), wide(-20.0, -10.0)]);
+        cases
     }
 }
 

@@ -75,6 +75,8 @@ impl Operator for Attention {
         }
         cases.push(tiled(2, 2, Keys::Cache, &[(130, 0)]));
         cases.push(tiled(1, 3, Keys::Cache, &[(65, 190)]));
+        // A few rows after a long prompt: the running softmax passes 33 tiles of keys.
+        cases.push(tiled(1, 2, Keys::Cache, &[(9, 2091)]));
         cases.push(tiled(1, 80, Keys::Cache, &[(9, 3)]));
         cases.push(tiled(2, 2, Keys::Step, &[(70, 0)]));
         cases.push(tiled(1, 2, Keys::Step, &[(5, 0), (1, 0), (12, 0)]));
@@ -141,3 +143,39 @@ pub static CPU: &[&Kernel] = &[
     #[cfg(target_arch = "x86_64")]
     &bf16_tiles::VECTOR,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operator::ViewShape;
+    use crate::step::SequenceShape;
+
+    #[test]
+    fn tiled_versions_refuse_few_rows_f32_and_other_head_sizes() {
+        let shape = |rows: usize, head_dim: usize, input: DType, output: DType| {
+            let view = |dtype| ViewShape { rows, width: 2 * head_dim, dtype };
+            let attributes = Attributes { heads: 2, kv_heads: 1, head_dim, scale: 0.1, ..Attributes::default() };
+            CallShape {
+                inputs: vec![view(input)],
+                outputs: vec![view(output)],
+                weights: Vec::new(),
+                attributes,
+                cache_dtype: DType::BF16,
+                sequences: vec![SequenceShape { rows, offset: 0 }],
+            }
+        };
+        for kernel in &CPU[1..] {
+            let takes = |shape: CallShape| (kernel.supports)(&shape);
+            let label = kernel.label();
+            assert_eq!(takes(shape(9, 128, DType::BF16, DType::BF16)), Ok(()), "{label}");
+            let few = takes(shape(8, 128, DType::BF16, DType::BF16));
+            assert_eq!(few, Err("needs at least 9 rows, there are 8".to_owned()), "{label}");
+            let narrow = takes(shape(9, 64, DType::BF16, DType::BF16));
+            assert_eq!(narrow, Err("needs heads of 128, these have 64".to_owned()), "{label}");
+            assert!(takes(shape(9, 128, DType::F32, DType::BF16)).is_err(), "{label}: f32 queries");
+            assert!(takes(shape(9, 128, DType::BF16, DType::F32)).is_err(), "{label}: f32 output");
+            let cached = CallShape { cache_dtype: DType::F32, ..shape(9, 128, DType::BF16, DType::BF16) };
+            assert!(takes(cached).is_err(), "{label}: f32 cache");
+        }
+    }
+}

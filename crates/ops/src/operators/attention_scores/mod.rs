@@ -1,8 +1,9 @@
 //! Readable attention, first of three calls: `s[r * heads + h, p] = scale * q[r, h] · k[p, h / group]` for every position p
 //! that row r sees, in f32. Positions beyond are left as they are.
 //!
-//! Ladder: reference → rows (`bf16.rs`: with the bfloat16 dot-product instruction). Writes (and the next two calls read) a score for every row, head and position: at long prompts
-//! that matrix is larger than everything else, which is what `attention` avoids.
+//! Ladder: reference → rows (`bf16.rs`: with the bfloat16 dot-product instruction). Writes (and the next two calls read) a
+//! score for every row, head and position: at long prompts that matrix is larger than everything else, which is what
+//! `attention` avoids.
 
 #[cfg(target_arch = "x86_64")]
 mod bf16;
@@ -129,6 +130,8 @@ pub(crate) fn attention_cases() -> Vec<AttentionCase> {
         }
     }
     cases.push(case(8, 2, 128, Keys::Cache, &[(1, 700)]));
+    // Decode after a long prompt: 8,192 positions in all.
+    cases.push(case(1, 2, 128, Keys::Cache, &[(1, 8191)]));
     cases.push(case(2, 3, 5, Keys::Cache, &[(3, 4)]));
     cases.push(case(2, 2, 64, Keys::Step, &[(1, 0)]));
     cases.push(case(3, 3, 64, Keys::Step, &[(33, 0)]));

@@ -35,7 +35,7 @@ mod vector;
 
 use super::shapes::all_bf16;
 use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
-use crate::testing::{Case, CaseWeight, Fill, bf16, f32, out};
+use crate::testing::{Case, Fill, WeightFill, bf16, f32, out, weight};
 use crate::weight::{ElementType, Packed, WeightFormat};
 use crate::{DType, Invocation, Matrix, MatrixMut};
 
@@ -170,9 +170,9 @@ fn cases() -> Vec<Case> {
     let case = |rows: usize, out_width: usize, cols: usize, format: WeightFormat, biased: bool| {
         let label = format!("{rows}x{cols}->{out_width} {format:?}{}", if biased { " bias" } else { "" });
         let mut case = Case::new(label, vec![bf16(rows, cols)], vec![out(rows, out_width, DType::BF16)]);
-        case.weights.push(CaseWeight { rows: out_width, cols, format });
+        case.weights.push(weight(out_width, cols, format));
         if biased {
-            case.weights.push(CaseWeight { rows: 1, cols: out_width, format: WeightFormat::F32 });
+            case.weights.push(weight(1, out_width, WeightFormat::F32));
         }
         case
     };
@@ -223,12 +223,42 @@ fn cases() -> Vec<Case> {
     for (rows, outs, cols) in [(1, 200, 1024), (2, 65, 127), (8, 5, 1), (9, 97, 3), (13, 64, 575), (33, 16, 576)] {
         cases.push(case(rows, outs, cols, Bf16, rows % 2 == 0));
     }
+    cases.push(case(1, 5, 256, g128, false));
+    cases.push(case(10, 96, 256, g128, false));
+    cases.push(case(10, 97, 256, g128, true));
+    cases.push(case(128, 96, 256, g128, false));
+    cases.push(case(1, 1024, 2560, g128, false));
     // Large values among small ones: what coarse activations would not survive.
     for (rows, format) in [(1, g128), (4, w4(32, F16)), (8, Int8 { group: 32 }), (17, g128), (17, Bf16)] {
         let mut outliers = case(rows, 97, 1024, format, false);
         outliers.label.push_str(" outliers");
         outliers.inputs[0].fill = Fill::Outliers;
         cases.push(outliers);
+    }
+    // Codes and activations at their limits, all of one sign: the largest integer sums, where they would saturate or wrap.
+    // 127.5 has the largest significand of bfloat16.
+    let fills = [Fill::Uniform(100.0, 127.0), Fill::Uniform(-127.5, -127.5), Fill::Uniform(127.5, 127.5)];
+    for (index, (format, code)) in [
+        (g128, 0),
+        (g128, 15),
+        (w4(32, F16), 0),
+        (w4(32, F16), 15),
+        (Int8 { group: 32 }, 0x80),
+        (Int8 { group: 32 }, 0x7f),
+        (Int8 { group: 16 }, 0x80),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for fill in fills {
+            for rows in [1 + index, 9 + index] {
+                let mut extreme = case(rows, 33, 512, format, false);
+                extreme.label.push_str(&format!(" codes {code:#x}, x {fill:?}"));
+                extreme.weights[0].fill = WeightFill::Codes(code);
+                extreme.inputs[0].fill = fill;
+                cases.push(extreme);
+            }
+        }
     }
     cases
 }
@@ -253,6 +283,17 @@ mod tests {
         let cost = LINEAR.cost(&shape((1, 1024), (3072, 1024), (1, 3072), None));
         assert_eq!(cost.bytes_read, 192 * 8 * 17 * 64 + 2048);
         assert_eq!((cost.bytes_written, cost.flops), (6144, 2 * 3072 * 1024));
+    }
+
+    #[test]
+    fn every_matvec_refuses_more_than_eight_rows() {
+        let matvecs: Vec<_> = CPU.iter().filter(|kernel| kernel.name == "matvec").collect();
+        assert!(!matvecs.is_empty());
+        for kernel in matvecs {
+            let takes = |rows| (kernel.supports)(&shape((rows, 128), (5, 128), (rows, 5), None));
+            assert_eq!(takes(8), Ok(()), "{}", kernel.label());
+            assert_eq!(takes(9), Err("takes at most 8 rows, found 9".to_owned()), "{}", kernel.label());
+        }
     }
 
     #[test]
