@@ -1,4 +1,5 @@
 //! Writes the step's keys and values to its layer's caches, at each row's position.
+//! Not here: making room, which is the cache's owner's part.
 //!
 //! Ladder: reference → rows. Copies; a growing cache has been copied to its new storage by `cache_grow` before.
 

@@ -1,4 +1,5 @@
 //! Readable RMS normalisation, second half: `y = x * w` per segment, rounded (the second rounding).
+//! Not here: the division by the root mean square, which is `rms_scale`'s.
 //!
 //! Ladder: reference → rows; fused with `rms_scale` into `rms_norm` from that rung on.
 

@@ -1,4 +1,5 @@
 //! RMS normalisation: `y = x / sqrt(mean(x²) + epsilon) * w` per segment, in f32, rounded once.
+//! Not here: the readable form in two calls (`rms_scale`, `mul_weight`).
 //!
 //! Ladder: reference → two-pass (reads a segment twice, any length) → register-cached (reads it once: up to 4,096 elements
 //! stay, widened, in registers or the first-level cache between the two passes of arithmetic).

@@ -1,4 +1,5 @@
 //! Readable RMS normalisation, first half: `y = x / sqrt(mean(x²) + epsilon)` per segment, rounded to the buffer's type.
+//! Not here: the weight, which is `mul_weight`'s.
 //!
 //! Ladder: reference → rows; fused with `mul_weight` into `rms_norm` from that rung on.
 

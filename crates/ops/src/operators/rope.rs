@@ -1,4 +1,5 @@
 //! Rotary position: each pair (a, b) becomes (a * cos - b * sin, b * cos + a * sin), in f32, rounded once.
+//! Not here: the readable form in two calls (`rotate_half`, `rope_combine`).
 //!
 //! Ladder: reference → rows. One pass where `rotate_half` and `rope_combine` make two; the trigonometry comes from the
 //! step's table, which all layers share.

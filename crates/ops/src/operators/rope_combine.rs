@@ -1,4 +1,5 @@
 //! Readable rotary position, second half: `y = x * cos + rotated * sin` in f32, rounded once.
+//! Not here: the rotation, which is `rotate_half`'s, and any trigonometry.
 //!
 //! Ladder: reference → rows; fused with `rotate_half` into `rope` from that rung on.
 

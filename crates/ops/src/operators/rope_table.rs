@@ -1,4 +1,5 @@
 //! Cosines and sines of rotary position: row t holds `cos(p * f[i])` for every pair i, then `sin(p * f[i])`, p its position.
+//! Not here: how the frequencies come about (the model gives them), and rotating. Unsafe code is in `rows` alone.
 //!
 //! Ladder: reference → rows. Once per step, for all layers; the angle is an f32 product, as transformers computes it (which
 //! matters at large positions: another rounding of the angle is another angle).

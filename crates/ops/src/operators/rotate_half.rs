@@ -1,4 +1,5 @@
 //! Readable rotary position, first half: each pair (a, b) becomes (-b, a). Exact: nothing is rounded.
+//! Not here: cosines and sines, which `rope_combine` applies.
 //!
 //! Ladder: reference → rows; fused with `rope_combine` into `rope` from that rung on.
 

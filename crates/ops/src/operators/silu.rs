@@ -1,4 +1,5 @@
 //! `y[t, i] = silu(x[t, i]) = x / (1 + exp(-x))`, computed in f32 and rounded. First half of the readable activation.
+//! Not here: the product with the other half, which is `mul`'s.
 //!
 //! Ladder: reference → rows; fused with `mul` into `swiglu` from that rung on.
 

@@ -1,5 +1,5 @@
 //! Readable attention, second of three calls: each row of scores becomes probabilities, in place, over the positions that it
-//! sees. Other positions are neither read nor written.
+//! sees. Other positions are neither read nor written. Not here: making scores, or using probabilities.
 //!
 //! Ladder: reference → rows. Three passes over each row: maximum; exponentials and their sum; division.
 

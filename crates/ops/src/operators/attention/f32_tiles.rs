@@ -1,4 +1,5 @@
 //! Tiles of f32 for the tiled prefill: everything widened when packed, probabilities unrounded. Vectorised by the compiler.
+//! Not here: the walk over tiles and the softmax (`tiled.rs`).
 
 use crate::operator::Kernel;
 use crate::{Invocation, KvView, bf16_to_f32, kernel};

@@ -1,5 +1,5 @@
 //! Readable attention, last of three calls: `y[r, h] = Σ_p probability[r * heads + h, p] * v[p, h / group]` over the positions
-//! that row r sees, in f32, rounded once.
+//! that row r sees, in f32, rounded once. Not here: making probabilities.
 //!
 //! Ladder: reference → rows.
 

@@ -1,4 +1,5 @@
 //! Scores with the bfloat16 dot-product instruction: keys are used as they are stored, sixteen at a time.
+//! Not here: machines without it (`mod.rs`).
 
 #![allow(unsafe_code, reason = "vector instructions and exclusive parts of the scores")]
 

@@ -1,5 +1,6 @@
 //! Readable attention, first of three calls: `s[r * heads + h, p] = scale * q[r, h] · k[p, h / group]` for every position p
-//! that row r sees, in f32. Positions beyond are left as they are.
+//! that row r sees, in f32. Positions beyond are left as they are. Not here: the softmax, and values.
+//! Unsafe code is in `rows` and in `bf16.rs` alone.
 //!
 //! Ladder: reference → rows (`bf16.rs`: with the bfloat16 dot-product instruction). Writes (and the next two calls read) a
 //! score for every row, head and position: at long prompts that matrix is larger than everything else, which is what
