@@ -61,7 +61,10 @@ impl Operator for CacheAppend {
                 outputs: Vec::new(),
                 weights: Vec::new(),
                 attributes: Attributes { kv_heads, head_dim, ..Attributes::default() },
-                sequences: sequences.iter().map(|(rows, offset)| SequenceShape { rows: *rows, offset: *offset }).collect(),
+                sequences: sequences
+                    .iter()
+                    .map(|(rows, offset)| SequenceShape { rows: *rows, offset: *offset })
+                    .collect(),
                 cache: Some(CaseCache { kv_heads, head_dim, dtype: DType::BF16, spare, grows: false }),
                 vocabulary: 2,
             }

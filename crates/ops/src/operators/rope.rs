@@ -12,7 +12,9 @@ use crate::{DType, Invocation, bf16_to_f32, f32_to_bf16, kernel};
 use super::isa::{AVX2, AVX512, for_isa};
 use super::maths::multiply_add;
 use super::rotate_half::columns;
-use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, data_bf16, segments, elementwise_cost, expect, rotary, same_shape};
+use super::shapes::{
+    ONE_ROUNDING, ONE_ROUNDING_REASON, data_bf16, elementwise_cost, expect, rotary, same_shape, segments,
+};
 
 /// Inputs x `(rows, heads * head_dim)` and the table f32 `(rows, head_dim)`; output as x. Attributes: `head_dim`,
 /// `interleaved`.

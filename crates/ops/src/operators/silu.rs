@@ -10,7 +10,7 @@ use crate::{DType, Invocation, kernel};
 
 use super::isa::{AVX2, AVX512, for_isa};
 use super::maths::silu;
-use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, elementwise_cost, expect, same_shape, one_to_one};
+use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, elementwise_cost, expect, one_to_one, same_shape};
 
 /// Input x `(rows, width)`; output y `(rows, width)`.
 pub struct Silu;
@@ -41,11 +41,7 @@ impl Operator for Silu {
 
     fn cases(&self) -> Vec<Case> {
         let case = |rows, width| {
-            Case::new(
-                format!("{rows}x{width}"),
-                vec![bf16(rows, width)],
-                vec![out(rows, width, DType::BF16)],
-            )
+            Case::new(format!("{rows}x{width}"), vec![bf16(rows, width)], vec![out(rows, width, DType::BF16)])
         };
         let wide = |rows, width| {
             let input = CaseBuffer { fill: Fill::Uniform(-20.0, 20.0), ..bf16(rows, width) };

@@ -13,7 +13,7 @@ use crate::{DType, Invocation, kernel};
 use super::attention_scores::attention_cases;
 use super::isa::{AVX2, AVX512, for_isa};
 use super::maths::{exp, total};
-use super::sequences::{Unit, units, sequence_of, visible_pairs};
+use super::sequences::{Unit, sequence_of, units, visible_pairs};
 use super::shapes::{expect, same_shape};
 
 /// Input and output: the same scores, f32 `(rows * heads, context)`. Attribute: `heads`.

@@ -17,7 +17,7 @@ use crate::{DType, Invocation, bf16_to_f32, kernel};
 
 use super::isa::{AVX2, AVX512, for_isa};
 use super::maths::{multiply_add, total};
-use super::sequences::{check_heads, check_step_keys, Span, spans, kv_bytes, kv_inputs, sequence_of, visible_pairs};
+use super::sequences::{Span, check_heads, check_step_keys, kv_bytes, kv_inputs, sequence_of, spans, visible_pairs};
 use super::shapes::expect;
 
 /// Input q `(rows, heads * head_dim)` and, with [`Keys::Step`], k `(rows, kv_heads * head_dim)`; output f32
@@ -241,7 +241,8 @@ pub static WIDE: Kernel = kernel! {
 pub static CPU: &[&Kernel] = &[
     &REFERENCE,
     &PORTABLE,
-    &NARROW, &WIDE,
+    &NARROW,
+    &WIDE,
     #[cfg(target_arch = "x86_64")]
     &bf16::VECTOR,
 ];
