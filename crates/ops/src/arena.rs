@@ -1,4 +1,5 @@
 //! One anonymous mapping in huge pages where the system grants them: weights, caches and activations live in such arenas.
+//! Not here: what lies where in one (`plan.rs`, `weight.rs`), and the counting of bytes (`memory.rs`).
 
 #![allow(unsafe_code, reason = "anonymous mappings and raw slices of them")]
 

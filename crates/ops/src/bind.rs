@@ -1,4 +1,5 @@
 //! From a program to something that runs: kernels chosen, addresses resolved, the needed barriers found.
+//! Not here: lowering and rewriting, the memory plan (`plan.rs`), and running what is bound (`walk.rs`).
 
 #![allow(unsafe_code, reason = "resolved addresses of operands are raw pointers shared by the workers")]
 

@@ -1,4 +1,5 @@
 //! Instruction-set features: a set, not an order. What a kernel needs, what this machine has, what is masked by argument.
+//! Not here: which kernel needs what (the kernels say), and asking the system to enable anything.
 
 use std::fmt;
 

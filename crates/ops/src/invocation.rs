@@ -1,4 +1,5 @@
 //! What a kernel is given: its worker's number, its operands with their shapes, and the step.
+//! Not here: arithmetic, and the addresses themselves, which `bind` resolved.
 //!
 //! Operand accessors check bounds; that two workers do not write the same row is each kernel's duty (take rows or columns
 //! from [`Invocation::share`]), and that calls do not race is `bind`'s (barriers).

@@ -1,5 +1,6 @@
 //! The rungs: the chapter's route, cumulative, and the oracle `reference` (not a rung).
 //! An old rung is never edited once a record refers to it; a new one is one constant by struct update from its parent.
+//! Not here: what the fields of a checkpoint mean, and its switches (`checkpoint.rs`).
 
 use crate::checkpoint::{CachePolicy, Checkpoint, Choice, REGISTER_CACHED, TWO_PASS, WeightPolicy};
 use crate::rewrite::{RMS_NORM, ROPE, SWIGLU, TILED_ATTENTION};

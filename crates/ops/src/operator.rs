@@ -1,4 +1,5 @@
 //! What an operator and a kernel are. The operators themselves are in `operators/`, one file each.
+//! Not here: what a kernel is given when it runs (`invocation.rs`), and which kernels a build has (`registry.rs`).
 
 use crate::invocation::Invocation;
 use crate::program::Attributes;

@@ -1,4 +1,5 @@
 //! Where each activation buffer lies: offsets in one arena, from the buffers' lifetimes, known before anything runs.
+//! Not here: the arena itself, scratch, caches and weights.
 
 use crate::program::Program;
 

@@ -1,4 +1,5 @@
 //! Which operators, kernels and checkpoints a build offers: ours, and what `lab` adds.
+//! Not here: choosing among kernels for a call, which is `bind.rs`'s.
 
 use crate::checkpoint::Checkpoint;
 use crate::ladder;

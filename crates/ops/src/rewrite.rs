@@ -1,5 +1,5 @@
 //! Fusions: a run of calls replaced by one coarser call. A fused rung is its parent's program, rewritten; no second forward
-//! pass is written anywhere.
+//! pass is written anywhere. Not here: which checkpoint applies which (`ladder.rs`).
 
 use crate::operators;
 use crate::program::{Call, Program};

@@ -1,4 +1,5 @@
 //! What changes from one run of a program to the next: tokens, positions and the caches. The program itself stays.
+//! Not here: where tokens come from, and who owns the caches.
 
 #![allow(unsafe_code, reason = "raw cache pointers cross to the workers")]
 

@@ -1,5 +1,6 @@
 //! Is a program sound? Checked once, before it is planned and bound: shapes agree, nothing is read before it is written, and
-//! no output overlaps an input unless the operator works in place.
+//! no output overlaps an input unless the operator works in place. Not here: the rules of each operator's shapes
+//! ([`crate::Operator::check`]), and whether kernels exist for it.
 
 use crate::program::{Call, Program, View};
 

@@ -1,5 +1,6 @@
 //! Walking a bound program: every worker goes through all calls, does its share of each and meets the others at the
 //! barriers. An observer decides which calls run and what is noted around them; the plain walk has none of it compiled in.
+//! Not here: which calls need a barrier (`bind.rs`), and records made of spans. Unsafe code is in the inner module `ring` alone.
 
 use crate::bind::{Bound, BoundCall};
 use crate::invocation::Invocation;

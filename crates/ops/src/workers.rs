@@ -1,4 +1,5 @@
 //! The CPU workers: threads that walk a bound program together, and the barrier they meet at. Spin first, then park.
+//! Not here: what they run; they know no program.
 
 #![allow(unsafe_code, reason = "a borrowed job crosses to threads that outlive the borrow's syntax")]
 

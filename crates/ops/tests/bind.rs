@@ -1,6 +1,8 @@
 //! What binding refuses, and which of a checkpoint's choices it takes: real operators in small programs.
 //! Not here: barriers and memory, which are `memory_and_barriers.rs`'s.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use common::{NOTHING, ROWS, resolved};

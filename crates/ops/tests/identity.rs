@@ -1,6 +1,8 @@
 //! The identity through every packed kernel reads back W, dequantized: each kernel's view of the layout, column by column.
 //! Not here: random operands against the reference, which are `kernels.rs`'s.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use common::{NOTHING, resolved};

@@ -1,4 +1,5 @@
 //! Element-wise sum: `y[t, i] = a[t, i] + b[t, i]`. The residual additions.
+//! Not here: biases, which `linear` adds itself.
 //!
 //! Ladder: reference → rows. Moves three elements per output for one flop: memory (or cache) speed is its limit.
 

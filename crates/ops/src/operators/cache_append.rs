@@ -1,4 +1,5 @@
 //! Writes the step's keys and values to its layer's caches, at each row's position.
+//! Not here: making room, which is the cache's owner's part.
 //!
 //! Ladder: reference → rows. Copies; a growing cache has been copied to its new storage by `cache_grow` before.
 
@@ -60,7 +61,10 @@ impl Operator for CacheAppend {
                 outputs: Vec::new(),
                 weights: Vec::new(),
                 attributes: Attributes { kv_heads, head_dim, ..Attributes::default() },
-                sequences: sequences.iter().map(|(rows, offset)| SequenceShape { rows: *rows, offset: *offset }).collect(),
+                sequences: sequences
+                    .iter()
+                    .map(|(rows, offset)| SequenceShape { rows: *rows, offset: *offset })
+                    .collect(),
                 cache: Some(CaseCache { kv_heads, head_dim, dtype: DType::BF16, spare, grows: false }),
                 vocabulary: 2,
             }

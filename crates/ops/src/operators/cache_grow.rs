@@ -1,4 +1,5 @@
 //! A cache that grows by concatenation: copies what the previous storage held to the step's new, larger storage.
+//! Not here: the new tokens, which `cache_append` writes, and allocating the new storage.
 //!
 //! Ladder: reference → runs. Bounded caches have no previous storage; programs for them do not contain this call.
 

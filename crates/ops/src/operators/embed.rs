@@ -1,4 +1,5 @@
 //! Embedding: row t of the output is row `tokens[t]` of the table, decoded from whatever format the table is packed in.
+//! Not here: the output projection over the same table, which is a `linear`. Unsafe code is in `rows` alone.
 //!
 //! Ladder: reference → rows. The table is also the output projection of tied models, so it is packed in blocks of 16 rows
 //! and a gather reads one lane of each line: 16 times the bytes that it uses, for a few rows per step.

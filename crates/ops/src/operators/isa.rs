@@ -1,4 +1,5 @@
 //! Compiling one kernel body for several instruction sets. No intrinsics here: the compiler vectorises the body.
+//! Unsafe code is in the functions that `for_isa` makes alone: the call of the body compiled for more instructions.
 //!
 //! A body must be `#[inline(always)]` all the way down, without callbacks: what is not inlined is compiled for the least
 //! processor, where a fused multiply-add is a library call.

@@ -1,4 +1,5 @@
 //! The operators, one file each; the list below is both the module declarations and the registry.
+//! Not here: what an operator is (`operator.rs`), and tables for readers (`README.md`).
 
 use crate::operator::Operator;
 

@@ -1,4 +1,5 @@
 //! Element-wise product: `y[t, i] = a[t, i] * b[t, i]`. The second half of the readable gated activation.
+//! Not here: the sigmoid, which is `silu`'s.
 //!
 //! Ladder: reference → rows; fused with `silu` into `swiglu` from that rung on.
 

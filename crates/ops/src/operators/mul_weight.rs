@@ -1,4 +1,5 @@
 //! Readable RMS normalisation, second half: `y = x * w` per segment, rounded (the second rounding).
+//! Not here: the division by the root mean square, which is `rms_scale`'s.
 //!
 //! Ladder: reference → rows; fused with `rms_scale` into `rms_norm` from that rung on.
 
@@ -8,7 +9,10 @@ use crate::testing::{Case, bf16, out, weight};
 use crate::{DType, Invocation, WeightFormat, bf16_to_f32, f32_to_bf16, kernel};
 
 use super::isa::{AVX2, AVX512, for_isa};
-use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, segments, elementwise_cost, expect, same_shape, segmented, vector_weight};
+use super::shapes::{
+    ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, elementwise_cost, expect, same_shape, segmented, segments,
+    vector_weight,
+};
 
 /// Input x `(rows, segments * head_dim)`; weight w f32 `(1, head_dim)`; output y as x. Attribute: `head_dim`.
 pub struct MulWeight;

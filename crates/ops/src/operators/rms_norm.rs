@@ -1,4 +1,5 @@
 //! RMS normalisation: `y = x / sqrt(mean(x²) + epsilon) * w` per segment, in f32, rounded once.
+//! Not here: the readable form in two calls (`rms_scale`, `mul_weight`).
 //!
 //! Ladder: reference → two-pass (reads a segment twice, any length) → register-cached (reads it once: up to 4,096 elements
 //! stay, widened, in registers or the first-level cache between the two passes of arithmetic).
@@ -12,7 +13,10 @@ use crate::{DType, Invocation, WeightFormat, bf16_to_f32, f32_to_bf16, kernel};
 use super::isa::{AVX2, AVX512, for_isa};
 use super::maths::{multiply_add, total};
 use super::rms_scale::{inverse_rms, norm_cases};
-use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, segments, elementwise_cost, expect, same_shape, segmented, vector_weight};
+use super::shapes::{
+    ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, elementwise_cost, expect, same_shape, segmented, segments,
+    vector_weight,
+};
 
 /// Input x `(rows, segments * head_dim)`; weight w f32 `(1, head_dim)`; output y as x. Attributes: `epsilon`, `head_dim`.
 pub struct RmsNorm;
@@ -102,8 +106,16 @@ fn register_cached<const FMA: bool>(i: &Invocation<'_>) {
     let (w, epsilon) = (i.weight(0).as_f32(), i.attributes().epsilon);
     match i.attributes().head_dim {
         // The head sizes of attention: so short that the whole segment stays in registers.
-        64 => for (_, x, y) in segments(i) { held::<FMA, 64>(x, w, epsilon, y) },
-        128 => for (_, x, y) in segments(i) { held::<FMA, 128>(x, w, epsilon, y) },
+        64 => {
+            for (_, x, y) in segments(i) {
+                held::<FMA, 64>(x, w, epsilon, y)
+            }
+        }
+        128 => {
+            for (_, x, y) in segments(i) {
+                held::<FMA, 128>(x, w, epsilon, y)
+            }
+        }
         _ => {
             let mut kept = [0.0f32; CACHED];
             for (_, x, y) in segments(i) {
@@ -200,5 +212,12 @@ pub static REGISTER_CACHED_VECTOR: Kernel = kernel! {
 };
 
 /// The list.
-pub static CPU: &[&Kernel] =
-    &[&REFERENCE, &TWO_PASS_PORTABLE, &TWO_PASS_AVX2, &TWO_PASS_VECTOR, &REGISTER_CACHED_PORTABLE, &REGISTER_CACHED_AVX2, &REGISTER_CACHED_VECTOR];
+pub static CPU: &[&Kernel] = &[
+    &REFERENCE,
+    &TWO_PASS_PORTABLE,
+    &TWO_PASS_AVX2,
+    &TWO_PASS_VECTOR,
+    &REGISTER_CACHED_PORTABLE,
+    &REGISTER_CACHED_AVX2,
+    &REGISTER_CACHED_VECTOR,
+];

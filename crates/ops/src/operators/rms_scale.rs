@@ -1,4 +1,5 @@
 //! Readable RMS normalisation, first half: `y = x / sqrt(mean(x²) + epsilon)` per segment, rounded to the buffer's type.
+//! Not here: the weight, which is `mul_weight`'s.
 //!
 //! Ladder: reference → rows; fused with `mul_weight` into `rms_norm` from that rung on.
 
@@ -9,7 +10,9 @@ use crate::{DType, Invocation, bf16_to_f32, f32_to_bf16, kernel};
 
 use super::isa::{AVX2, AVX512, for_isa};
 use super::maths::{multiply_add, total};
-use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, segments, elementwise_cost, expect, same_shape, segmented};
+use super::shapes::{
+    ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, elementwise_cost, expect, same_shape, segmented, segments,
+};
 
 /// Input x `(rows, segments * head_dim)`; output y of the same shape. Attributes: `epsilon`, `head_dim`.
 pub struct RmsScale;

@@ -1,4 +1,5 @@
 //! Rotary position: each pair (a, b) becomes (a * cos - b * sin, b * cos + a * sin), in f32, rounded once.
+//! Not here: the readable form in two calls (`rotate_half`, `rope_combine`).
 //!
 //! Ladder: reference → rows. One pass where `rotate_half` and `rope_combine` make two; the trigonometry comes from the
 //! step's table, which all layers share.
@@ -11,7 +12,9 @@ use crate::{DType, Invocation, bf16_to_f32, f32_to_bf16, kernel};
 use super::isa::{AVX2, AVX512, for_isa};
 use super::maths::multiply_add;
 use super::rotate_half::columns;
-use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, data_bf16, segments, elementwise_cost, expect, rotary, same_shape};
+use super::shapes::{
+    ONE_ROUNDING, ONE_ROUNDING_REASON, data_bf16, elementwise_cost, expect, rotary, same_shape, segments,
+};
 
 /// Inputs x `(rows, heads * head_dim)` and the table f32 `(rows, head_dim)`; output as x. Attributes: `head_dim`,
 /// `interleaved`.

@@ -1,4 +1,5 @@
 //! Readable rotary position, second half: `y = x * cos + rotated * sin` in f32, rounded once.
+//! Not here: the rotation, which is `rotate_half`'s, and any trigonometry.
 //!
 //! Ladder: reference → rows; fused with `rotate_half` into `rope` from that rung on.
 
@@ -10,7 +11,9 @@ use crate::{DType, Invocation, bf16_to_f32, f32_to_bf16, kernel};
 use super::isa::{AVX2, AVX512, for_isa};
 use super::maths::multiply_add;
 use super::rotate_half::columns;
-use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, data_bf16, segments, elementwise_cost, expect, flat, rotary, same_shape};
+use super::shapes::{
+    ONE_ROUNDING, ONE_ROUNDING_REASON, data_bf16, elementwise_cost, expect, flat, rotary, same_shape, segments,
+};
 
 /// Inputs x, rotated x `(rows, heads * head_dim)` and the table f32 `(rows, head_dim)`; output as x. Attributes: `head_dim`,
 /// `interleaved`.
@@ -91,7 +94,8 @@ fn rows<const FMA: bool>(i: &Invocation<'_>) {
             }
         } else {
             let half = head_dim / 2;
-            for ((y, x), rotated) in y.chunks_exact_mut(half).zip(x.chunks_exact(half)).zip(rotated.chunks_exact(half)) {
+            for ((y, x), rotated) in y.chunks_exact_mut(half).zip(x.chunks_exact(half)).zip(rotated.chunks_exact(half))
+            {
                 for ((((y, x), r), c), s) in y.iter_mut().zip(x).zip(rotated).zip(cos).zip(sin) {
                     *y = combined::<FMA>(*x, *r, *c, *s);
                 }

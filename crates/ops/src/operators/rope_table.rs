@@ -1,4 +1,5 @@
 //! Cosines and sines of rotary position: row t holds `cos(p * f[i])` for every pair i, then `sin(p * f[i])`, p its position.
+//! Not here: how the frequencies come about (the model gives them), and rotating. Unsafe code is in `rows` alone.
 //!
 //! Ladder: reference → rows. Once per step, for all layers; the angle is an f32 product, as transformers computes it (which
 //! matters at large positions: another rounding of the angle is another angle).
@@ -31,10 +32,17 @@ impl Operator for RopeTable {
         let (weight, output, dim) = (&shape.weights[0], &shape.outputs[0], shape.attributes.head_dim);
         if (weight.rows, weight.cols) != (1, dim / 2) || weight.format != WeightFormat::F32 {
             let (rows, cols) = (weight.rows, weight.cols);
-            return Err(format!("inverse frequencies are {} ({rows}, {cols}), expected f32 (1, {})", weight.format, dim / 2));
+            return Err(format!(
+                "inverse frequencies are {} ({rows}, {cols}), expected f32 (1, {})",
+                weight.format,
+                dim / 2
+            ));
         }
         if (output.width, output.dtype) != (dim, DType::F32) {
-            return Err(format!("the table is {:?} of width {}, expected F32 of width {dim}", output.dtype, output.width));
+            return Err(format!(
+                "the table is {:?} of width {}, expected F32 of width {dim}",
+                output.dtype, output.width
+            ));
         }
         Ok(())
     }
@@ -56,7 +64,8 @@ impl Operator for RopeTable {
             let mut case = Case::new(format!("{dim} {fill:?} {sequences:?}"), vec![], vec![out(rows, dim, DType::F32)]);
             case.attributes = Attributes { head_dim: dim, ..Attributes::default() };
             case.weights = vec![CaseWeight { rows: 1, cols: dim / 2, format: WeightFormat::F32, fill }];
-            case.sequences = sequences.iter().map(|(rows, offset)| SequenceShape { rows: *rows, offset: *offset }).collect();
+            case.sequences =
+                sequences.iter().map(|(rows, offset)| SequenceShape { rows: *rows, offset: *offset }).collect();
             case
         };
         // Frequencies of the real models at positions that few prompts reach: angles of thousands of turns.

@@ -1,4 +1,5 @@
 //! Readable rotary position, first half: each pair (a, b) becomes (-b, a). Exact: nothing is rounded.
+//! Not here: cosines and sines, which `rope_combine` applies.
 //!
 //! Ladder: reference → rows; fused with `rope_combine` into `rope` from that rung on.
 
@@ -8,7 +9,7 @@ use crate::testing::{Case, bf16, out};
 use crate::{DType, Invocation, kernel};
 
 use super::isa::{AVX2, AVX512, for_isa};
-use super::shapes::{all_bf16, segments, elementwise_cost, expect, rotary, same_shape};
+use super::shapes::{all_bf16, elementwise_cost, expect, rotary, same_shape, segments};
 
 /// Input x `(rows, heads * head_dim)`; output of the same shape. Attributes: `head_dim`, `interleaved`.
 pub struct RotateHalf;

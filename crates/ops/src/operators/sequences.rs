@@ -1,4 +1,5 @@
-//! What rows of a step see of their sequence, and the shape rules and costs that follow. No attention arithmetic.
+//! What rows of a step see of their sequence, and the shape rules and costs that follow.
+//! Not here: attention arithmetic.
 
 use crate::Invocation;
 use crate::operator::CallShape;

@@ -1,4 +1,5 @@
 //! Checks and loops that several operators share.
+//! Not here: rules of one operator alone, and what depends on sequences (`sequences.rs`).
 
 #![allow(unsafe_code, reason = "exclusive slices of outputs")]
 

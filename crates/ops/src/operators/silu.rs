@@ -1,4 +1,5 @@
 //! `y[t, i] = silu(x[t, i]) = x / (1 + exp(-x))`, computed in f32 and rounded. First half of the readable activation.
+//! Not here: the product with the other half, which is `mul`'s.
 //!
 //! Ladder: reference → rows; fused with `mul` into `swiglu` from that rung on.
 
@@ -9,7 +10,7 @@ use crate::{DType, Invocation, kernel};
 
 use super::isa::{AVX2, AVX512, for_isa};
 use super::maths::silu;
-use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, elementwise_cost, expect, same_shape, one_to_one};
+use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, all_bf16, elementwise_cost, expect, one_to_one, same_shape};
 
 /// Input x `(rows, width)`; output y `(rows, width)`.
 pub struct Silu;
@@ -40,11 +41,7 @@ impl Operator for Silu {
 
     fn cases(&self) -> Vec<Case> {
         let case = |rows, width| {
-            Case::new(
-                format!("{rows}x{width}"),
-                vec![bf16(rows, width)],
-                vec![out(rows, width, DType::BF16)],
-            )
+            Case::new(format!("{rows}x{width}"), vec![bf16(rows, width)], vec![out(rows, width, DType::BF16)])
         };
         let wide = |rows, width| {
             let input = CaseBuffer { fill: Fill::Uniform(-20.0, 20.0), ..bf16(rows, width) };

@@ -1,5 +1,5 @@
 //! Readable attention, second of three calls: each row of scores becomes probabilities, in place, over the positions that it
-//! sees. Other positions are neither read nor written.
+//! sees. Other positions are neither read nor written. Not here: making scores, or using probabilities.
 //!
 //! Ladder: reference → rows. Three passes over each row: maximum; exponentials and their sum; division.
 
@@ -13,7 +13,7 @@ use crate::{DType, Invocation, kernel};
 use super::attention_scores::attention_cases;
 use super::isa::{AVX2, AVX512, for_isa};
 use super::maths::{exp, total};
-use super::sequences::{Unit, units, sequence_of, visible_pairs};
+use super::sequences::{Unit, sequence_of, units, visible_pairs};
 use super::shapes::{expect, same_shape};
 
 /// Input and output: the same scores, f32 `(rows * heads, context)`. Attribute: `heads`.

@@ -1,4 +1,5 @@
 //! Gated activation: `y[t, i] = silu(gate[t, i]) * up[t, i]` with `silu(x) = x / (1 + exp(-x))`, rounded once.
+//! Not here: the readable form in two calls (`silu`, `mul`).
 //!
 //! Ladder: reference → rows. One pass and one rounding where `silu` and `mul` make two.
 

@@ -1,5 +1,6 @@
 //! Tiles of bfloat16 pairs for the tiled prefill, multiplied with the bfloat16 dot-product instruction: twice the products of
 //! an f32 instruction, and nothing is widened. Probabilities are rounded to bfloat16 before they meet the values.
+//! Not here: the walk over tiles and the softmax (`tiled.rs`).
 
 #![allow(unsafe_code, reason = "vector instructions")]
 

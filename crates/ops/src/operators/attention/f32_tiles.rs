@@ -1,4 +1,5 @@
 //! Tiles of f32 for the tiled prefill: everything widened when packed, probabilities unrounded. Vectorised by the compiler.
+//! Not here: the walk over tiles and the softmax (`tiled.rs`).
 
 use crate::operator::Kernel;
 use crate::{Invocation, KvView, bf16_to_f32, kernel};
@@ -59,7 +60,9 @@ impl<const FMA: bool, const ROWS: usize, const COLUMNS: usize> Tiles for F32Tile
         const { assert!(QUERIES.is_multiple_of(ROWS) && KEYS.is_multiple_of(COLUMNS)) };
         for first in (0..rows).step_by(ROWS) {
             let a: [&[f32; DEPTH]; ROWS] = std::array::from_fn(|r| {
-                let Some(row) = a[(first + r) * DEPTH..].first_chunk() else { unreachable!("blocks of rows are whole") };
+                let Some(row) = a[(first + r) * DEPTH..].first_chunk() else {
+                    unreachable!("blocks of rows are whole")
+                };
                 row
             });
             for column in (0..KEYS).step_by(COLUMNS) {

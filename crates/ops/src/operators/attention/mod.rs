@@ -1,4 +1,5 @@
 //! Attention in one call: softmax(scale * q kᵀ) v over the positions that each row sees, without a matrix of scores.
+//! Not here: decode, for which no kernel but the reference takes so few rows.
 //!
 //! Ladder: reference → tiled (prefill). The kernels are in `tiled.rs` (the algorithm), `f32_tiles.rs` and `bf16_tiles.rs`
 //! (its arithmetic). The readable form is three other operators: `attention_scores`, `softmax`, `attention_mix`.

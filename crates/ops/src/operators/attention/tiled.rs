@@ -39,7 +39,12 @@ pub(super) trait Tiles {
 
     /// Values `positions` of a head as the right operands of `probabilities · values`, half a head after the other; rows
     /// beyond are zeros.
-    fn pack_values(values: &KvView<'_>, head: usize, positions: Range<usize>, tile: &mut [Self::Element; KEYS * HEAD_DIM]);
+    fn pack_values(
+        values: &KvView<'_>,
+        head: usize,
+        positions: Range<usize>,
+        tile: &mut [Self::Element; KEYS * HEAD_DIM],
+    );
 
     /// One row of probabilities.
     fn pack_probabilities(probabilities: &[f32; KEYS], row: &mut [Self::Element; KEYS]);

@@ -1,5 +1,5 @@
 //! Readable attention, last of three calls: `y[r, h] = Σ_p probability[r * heads + h, p] * v[p, h / group]` over the positions
-//! that row r sees, in f32, rounded once.
+//! that row r sees, in f32, rounded once. Not here: making probabilities.
 //!
 //! Ladder: reference → rows.
 
@@ -13,7 +13,7 @@ use crate::{DType, Invocation, KvView, bf16_to_f32, f32_to_bf16, kernel};
 use super::attention_scores::{AttentionCase, attention_cases};
 use super::isa::{AVX2, AVX512, for_isa};
 use super::maths::multiply_add;
-use super::sequences::{check_heads, check_step_keys, Unit, units, kv_bytes, kv_inputs, sequence_of, visible_pairs};
+use super::sequences::{Unit, check_heads, check_step_keys, kv_bytes, kv_inputs, sequence_of, units, visible_pairs};
 use super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, expect};
 
 /// Input probabilities f32 `(rows * heads, context)` and, with [`Keys::Step`], v `(rows, kv_heads * head_dim)`; output

@@ -1,4 +1,5 @@
 //! Scores with the bfloat16 dot-product instruction: keys are used as they are stored, sixteen at a time.
+//! Not here: machines without it (`mod.rs`).
 
 #![allow(unsafe_code, reason = "vector instructions and exclusive parts of the scores")]
 
@@ -74,9 +75,8 @@ unsafe fn heads_at_once<const VECTORS: usize, const HEADS: usize>(
                 let position = (start + 4 * quad + key).min(last);
                 for v in 0..VECTORS {
                     // SAFETY: a valid position of the view (asserted), whose rows are `dim` elements long.
-                    let vector = unsafe {
-                        _mm512_loadu_si512(first_key.add(position * keys.position_stride + 32 * v).cast())
-                    };
+                    let vector =
+                        unsafe { _mm512_loadu_si512(first_key.add(position * keys.position_stride + 32 * v).cast()) };
                     for h in 0..HEADS {
                         let (a, b) = (bits(vector), bits(queries[h][v]));
                         sums[h][key] = _mm512_dpbf16_ps(sums[h][key], a, b);

@@ -1,5 +1,6 @@
 //! Readable attention, first of three calls: `s[r * heads + h, p] = scale * q[r, h] · k[p, h / group]` for every position p
-//! that row r sees, in f32. Positions beyond are left as they are.
+//! that row r sees, in f32. Positions beyond are left as they are. Not here: the softmax, and values.
+//! Unsafe code is in `rows` and in `bf16.rs` alone.
 //!
 //! Ladder: reference → rows (`bf16.rs`: with the bfloat16 dot-product instruction). Writes (and the next two calls read) a
 //! score for every row, head and position: at long prompts that matrix is larger than everything else, which is what
@@ -16,7 +17,7 @@ use crate::{DType, Invocation, bf16_to_f32, kernel};
 
 use super::isa::{AVX2, AVX512, for_isa};
 use super::maths::{multiply_add, total};
-use super::sequences::{check_heads, check_step_keys, Span, spans, kv_bytes, kv_inputs, sequence_of, visible_pairs};
+use super::sequences::{Span, check_heads, check_step_keys, kv_bytes, kv_inputs, sequence_of, spans, visible_pairs};
 use super::shapes::expect;
 
 /// Input q `(rows, heads * head_dim)` and, with [`Keys::Step`], k `(rows, kv_heads * head_dim)`; output f32
@@ -240,7 +241,8 @@ pub static WIDE: Kernel = kernel! {
 pub static CPU: &[&Kernel] = &[
     &REFERENCE,
     &PORTABLE,
-    &NARROW, &WIDE,
+    &NARROW,
+    &WIDE,
     #[cfg(target_arch = "x86_64")]
     &bf16::VECTOR,
 ];

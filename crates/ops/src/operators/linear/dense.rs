@@ -1,5 +1,5 @@
 //! `dense`: bfloat16 weights, any number of rows. The ladder's baseline, and no straw man.
-//! Here: the list of versions; the portable body is `matmul`'s, the AVX-512 BF16 version is in `tiles.rs`.
+//! Here: the list of versions. Not here: the portable body, which is `matmul`'s, and the AVX-512 BF16 version (`tiles.rs`).
 
 #![allow(unsafe_code, reason = "calls of the body compiled for other instruction sets")]
 

@@ -132,8 +132,7 @@ mod x86 {
                 // SAFETY: as above.
                 unsafe {
                     let upper_bits = _mm256_set1_epi32(0xffff_0000_u32 as i32);
-                    let bits =
-                        if upper { _mm256_and_si256(words, upper_bits) } else { _mm256_slli_epi32::<16>(words) };
+                    let bits = if upper { _mm256_and_si256(words, upper_bits) } else { _mm256_slli_epi32::<16>(words) };
                     _mm256_castsi256_ps(bits)
                 }
             };

@@ -3,10 +3,10 @@
 
 #![allow(unsafe_code, reason = "AVX2 loads through pointers into checked operands and private scratch")]
 
+use super::Operands;
 use super::lanes::{AVX2, groups, header, row_block, store};
 use super::matvec::few_rows;
 use super::planes::{Factors, scratch_bytes};
-use super::Operands;
 use crate::bits::bf16_to_f32;
 use crate::operator::CallShape;
 use crate::weight::{LANES, LINE, WeightFormat};
@@ -74,9 +74,8 @@ fn sweep(i: &Invocation<'_>) {
             let mut sums = [_mm256_setzero_ps(); 2];
             for (block, (words, factors)) in groups(format, codes).zip(parts) {
                 let exact = group_sums(&block[format.header_lines() * LINE..], words);
-                let number = |at: usize| {
-                    f32::from_le_bytes([factors[at], factors[at + 1], factors[at + 2], factors[at + 3]])
-                };
+                let number =
+                    |at: usize| f32::from_le_bytes([factors[at], factors[at + 1], factors[at + 2], factors[at + 3]]);
                 let (step, total) = (_mm256_set1_ps(number(0)), _mm256_set1_ps(number(4)));
                 let (scales, biases) = header(format, block);
                 for half in 0..2 {

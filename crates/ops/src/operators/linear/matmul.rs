@@ -1,6 +1,6 @@
 //! `matmul`: packed weights, any number of rows. A panel of W is dequantized once into private scratch and serves every
-//! row. Here: the portable body, shared with `dense`, and the list of versions; the AVX-512
-//! versions are in `tiles.rs` (BF16) and `streams.rs` (VNNI).
+//! row. Here: the portable body, shared with `dense`, and the list of versions. Not here: the AVX-512 versions, which are in
+//! `tiles.rs` (BF16) and `streams.rs` (VNNI).
 
 #![allow(unsafe_code, reason = "scratch; calls of the body compiled for other instruction sets")]
 

@@ -1,5 +1,5 @@
 //! `matvec`: packed weights, at most eight rows, one pass over W for all of them. The decode kernel.
-//! Here: the portable body; the versions on exact integers are in `streams.rs` (AVX-512) and `maddubs.rs` (AVX2).
+//! Here: the portable body. Not here: the versions on exact integers, in `streams.rs` (AVX-512) and `maddubs.rs` (AVX2).
 
 #![allow(unsafe_code, reason = "scratch; calls of the body compiled for other instruction sets")]
 

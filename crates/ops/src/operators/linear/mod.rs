@@ -274,7 +274,14 @@ mod tests {
         let mut weights = vec![WeightShape { rows: w.0, cols: w.1, format }];
         weights.extend(bias.map(|cols| WeightShape { rows: 1, cols, format: WeightFormat::F32 }));
         let (inputs, outputs) = (vec![view(x)], vec![view(y)]);
-        CallShape { inputs, outputs, weights, attributes: crate::Attributes::default(), sequences: Vec::new(), cache_dtype: DType::BF16 }
+        CallShape {
+            inputs,
+            outputs,
+            weights,
+            attributes: crate::Attributes::default(),
+            sequences: Vec::new(),
+            cache_dtype: DType::BF16,
+        }
     }
 
     #[test]

@@ -203,8 +203,7 @@ mod tests {
 
     fn check<const FORMAT: u8>(fill: Fill, group: usize) {
         let mut random = Random::new(group as u64);
-        let x: Vec<u16> =
-            random.values(ROWS * COLS, fill, DType::BF16).into_iter().map(f32_to_bf16).collect();
+        let x: Vec<u16> = random.values(ROWS * COLS, fill, DType::BF16).into_iter().map(f32_to_bf16).collect();
         let Some((values, factors)) = read_back::<FORMAT>(&x, group) else { return };
         for (index, (value, x)) in values.iter().zip(&x).enumerate() {
             let row_group = index / group * group;
@@ -228,7 +227,9 @@ mod tests {
 
     #[test]
     fn planes_hold_what_fits_exactly_and_the_rest_to_sixteen_bits() {
-        for fill in [Fill::Normal(1.0), Fill::Outliers, Fill::Normal(1e-30), Fill::Normal(1e30), Fill::Uniform(1.9, 2.0)] {
+        for fill in
+            [Fill::Normal(1.0), Fill::Outliers, Fill::Normal(1e-30), Fill::Normal(1e30), Fill::Uniform(1.9, 2.0)]
+        {
             check::<AFFINE4_BF16>(fill, 128);
             check::<AFFINE4_BF16>(fill, 32);
             check::<INT8>(fill, 32);

@@ -1,4 +1,5 @@
 //! The reference: plain sums in f64, any element types and weight formats. It never gets faster.
+//! Not here: anything fast.
 
 use crate::weight::LANES;
 use crate::{Invocation, Kernel, kernel};

@@ -1,5 +1,6 @@
 //! `dense/avx512-bf16` and `matmul/avx512-bf16`: tiles of outputs in registers, products of bfloat16 pairs (`vdpbf16ps`).
 //! Here: the tile, the packing of x, the panel that packed weights are dequantized to, and the sweep over blocks and rows.
+//! Not here: packed codes times integers (`streams.rs`), and machines without the instruction (`lanes.rs`).
 
 #![allow(unsafe_code, reason = "AVX-512 loads and stores through pointers into checked operands and private scratch")]
 
