@@ -62,6 +62,13 @@ fn cargo() -> Command {
     command
 }
 
+/// The rustfmt beside it, with the repository's settings.
+fn rustfmt() -> Command {
+    let mut command = Command::new("rustfmt");
+    command.current_dir(root()).args(["--edition", "2024", "--config-path", "rustfmt.toml"]);
+    command
+}
+
 /// Runs a command to its end.
 ///
 /// # Errors

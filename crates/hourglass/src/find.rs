@@ -94,14 +94,18 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
 impl Args {
     fn check(&self) -> Result<()> {
         let counts = [
-            ("--input-len", self.input_len, 1, "a request has a prompt"),
-            ("--output-len", self.output_len, 2, "the first token is the prefill's; decode needs another"),
-            ("--iterations", self.iterations, 1, "a median needs a sample"),
+            ("--input-len", self.input_len, 1..=usize::MAX, "a request has a prompt"),
+            ("--output-len", self.output_len, 2..=usize::MAX, "the first token is the prefill's; decode needs another"),
+            ("--iterations", self.iterations, 1..=10_000, "a median needs a sample, and every sample is kept"),
+            ("--warmup", self.warmup, 0..=1_000, "rounds that are not timed"),
         ];
-        for (flag, found, least, why) in counts {
-            if found < least {
-                return Err(usage(format!("{flag} {found}: expected at least {least} ({why})")));
+        for (flag, found, range, why) in counts {
+            if range.contains(&found) {
+                continue;
             }
+            let bound = if found < *range.start() { "at least" } else { "at most" };
+            let limit = if found < *range.start() { range.start() } else { range.end() };
+            return Err(usage(format!("{flag} {found}: expected {bound} {limit} ({why})")));
         }
         Ok(())
     }

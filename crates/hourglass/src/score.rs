@@ -193,7 +193,7 @@ fn losses(
     Ok((losses, seconds))
 }
 
-/// −ln softmax(row)[token], in f64.
+/// −ln softmax(row) at `token`, in f64.
 fn negative_log_likelihood(row: &[f32], token: u32) -> f64 {
     let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max) as f64;
     let sum: f64 = row.iter().map(|logit| (f64::from(*logit) - largest).exp()).sum();

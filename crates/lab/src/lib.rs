@@ -2,13 +2,13 @@
 //! Not here: the kernels and rungs that come with the engine (crate `ops`); they stay available beside yours.
 //!
 //! # A kernel
-//! One function and one `static`, and its name in [`KERNELS`]. The operator's name says what it computes; the table in
+//! One function and one `static`, and its name in `KERNELS`. The operator's name says what it computes; the table in
 //! `crates/ops/src/operators/README.md` lists operands and attributes. The tests below hold it to the operator's reference
 //! on all of the operator's cases, and `hourglass find --solution lab` shows it in the wiring and the replay. A kernel named
 //! like one that a checkpoint chooses takes that one's place; an operator that no checkpoint names uses the last one listed.
 //!
 //! # A checkpoint
-//! One constant made by struct update from its parent, and its name in [`CHECKPOINTS`]:
+//! One constant made by struct update from its parent, and its name in `CHECKPOINTS`:
 //!
 //! ```
 //! use ops::{Checkpoint, Tolerance, ladder};

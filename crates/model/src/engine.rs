@@ -6,7 +6,8 @@ use crate::error::{Error, Result};
 use crate::load::{self, LoadOptions};
 use crate::lower::{WeightFormats, lower};
 use ops::{
-    Bound, CachePolicy, DType, Matrix, Observer, Plain, Resolved, Sequence, SequenceShape, Step, Weights, Workers,
+    Bound, CachePolicy, DType, Matrix, Observer, Plain, Resolved, Sequence, SequenceShape, Step, Until, Weights,
+    Workers,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -143,7 +144,7 @@ impl Engine {
     ///
     /// # Errors
     /// No tokens, an id outside the vocabulary, more tokens than the cache or the model's positions allow (nothing has
-    /// changed then), or interruption between chunks (the chunks before it are cached).
+    /// changed then), or interruption (the chunks before it are cached).
     pub fn forward(&mut self, cache: &mut Cache, tokens: &[u32], keep: Keep) -> Result<Logits<'_>> {
         let kept = kept_rows(keep, tokens.len())?;
         self.check_tokens(cache, tokens)?;
@@ -152,19 +153,20 @@ impl Engine {
         // The last chunk ends the prompt and holds every kept row.
         let last = tokens.len().saturating_sub(1) / chunk * chunk;
         let last = last.min(tokens.len() - kept);
+        let cancelled = Arc::clone(&self.options.cancelled);
         for part in tokens[..last].chunks(chunk) {
-            if self.options.cancelled.load(Relaxed) {
+            let mut step = self.prepare(cache, part, Keep::Last)?;
+            step.run(&Until(&cancelled));
+            if cancelled.load(Relaxed) {
                 return Err(Error::Interrupted);
             }
-            let mut step = self.prepare(cache, part, Keep::Last)?;
-            step.run(&Plain);
             step.commit();
         }
-        if self.options.cancelled.load(Relaxed) {
+        let mut step = self.prepare(cache, &tokens[last..], Keep::LastRows(kept))?;
+        step.run(&Until(&cancelled));
+        if cancelled.load(Relaxed) {
             return Err(Error::Interrupted);
         }
-        let mut step = self.prepare(cache, &tokens[last..], Keep::LastRows(kept))?;
-        step.run(&Plain);
         Ok(step.commit())
     }
 

@@ -7,7 +7,7 @@ use crate::invocation::Invocation;
 use crate::operator::Group;
 use crate::step::Step;
 use crate::workers::Workers;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
 /// Looks on from outside while workers walk. All methods default to nothing.
@@ -15,6 +15,13 @@ pub trait Observer: Sync {
     /// Whether this call runs.
     #[inline]
     fn wants(&self, _call: &BoundCall) -> bool {
+        true
+    }
+
+    /// Whether a call that was wanted is still computed. Once this turns false it stays so: barriers are kept, so that the
+    /// workers need not agree on the moment, and the step's results are worthless.
+    #[inline]
+    fn goes_on(&self) -> bool {
         true
     }
 
@@ -34,6 +41,15 @@ pub trait Observer: Sync {
 /// Observes nothing: the walk that requests are served by.
 pub struct Plain;
 impl Observer for Plain {}
+
+/// The plain walk, given up soon after the flag becomes true: then nothing of the step may be used.
+pub struct Until<'a>(pub &'a AtomicBool);
+impl Observer for Until<'_> {
+    #[inline]
+    fn goes_on(&self) -> bool {
+        !self.0.load(Relaxed)
+    }
+}
 
 /// Runs only the calls of one group, at their real operands; `None` runs no call at all (what dispatch itself costs).
 pub struct Only(pub Option<Group>);
@@ -204,6 +220,9 @@ fn walk<O: Observer>(bound: &Bound, workers: &Workers, step: &Step<'_>, observer
             skipped_barrier = false;
         }
         observer.starts(worker, index);
+        if !observer.goes_on() {
+            continue;
+        }
         (call.kernel.run)(&Invocation { worker, workers: workers.count(), step, call, scratch, scratch_bytes });
         observer.ends(worker, index, call);
         if worker == 0 {

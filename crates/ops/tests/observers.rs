@@ -6,7 +6,7 @@ mod common;
 
 use common::{Any, NOTHING, ROWS, bound, builder, run_once};
 use ops::*;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// How often calls ran, eight bits per call number (`heads`), all workers together.
@@ -56,6 +56,25 @@ fn only_runs_exactly_the_calls_of_its_group() {
     RAN.store(0, SeqCst);
     run_once(&mut bound, &workers, &Plain);
     assert_eq!(RAN.load(SeqCst).to_le_bytes()[..5], [3; 5]);
+}
+
+#[test]
+fn a_walk_that_is_given_up_computes_nothing_more_and_ends() {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    static STOPS_KERNEL: Kernel = kernel! {
+        operator: "any", name: "stops", isa: "portable", features: &[], nmse: 0.0, because: "raises the flag",
+        run: |_| STOP.store(true, SeqCst),
+    };
+    static STOPS: Any = Any { group: Group::Head, kernels: &[&STOPS_KERNEL], cache: CacheUse::None };
+    for count in 1..=5 {
+        let workers = Workers::new(count, false).unwrap();
+        let mut bound = bound(chain([&NOTHING, &STOPS, &NOTHING, &NOTHING, &NOTHING]), count);
+        STOP.store(false, SeqCst);
+        run_once(&mut bound, &workers, &Until(&STOP));
+        let dispatched: Vec<u64> = bound.dispatches().map(|(_, count)| count).collect();
+        // Each call waits for the one before, so worker 0 has seen the flag by the third at the latest.
+        assert_eq!((dispatched[0], &dispatched[2..]), (1, &[0, 0, 0][..]), "{count} workers: {dispatched:?}");
+    }
 }
 
 #[test]

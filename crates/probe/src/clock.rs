@@ -46,15 +46,19 @@ pub fn clock(
             return Ok(Clocked::interrupted("before the clocked request"));
         }
     }
+    if !finite(engine, request)? {
+        return Ok(Clocked::interrupted("before the clocked request"));
+    }
     progress(request.warmup, request.warmup + 1, "clocked request");
     let Some(mut run) = run_once(engine, request)? else {
         return Ok(Clocked::interrupted("in the prefill"));
     };
     let layers = engine.config().layers;
-    let wiring = vec![
-        tally(Phase::Prefill, layers, &run.prefill_dispatches),
-        tally(Phase::Decode, layers, &engine.dispatches()),
-    ];
+    let mut wiring = vec![tally(Phase::Prefill, layers, &run.prefill_dispatches)];
+    // An interrupted step has dispatched some of its calls: nothing was planned to compare that with.
+    if run.complete(request) {
+        wiring.push(tally(Phase::Decode, layers, &engine.dispatches()));
+    }
     let release = Instant::now();
     drop(run.cache.take());
     run.elapsed += release.elapsed();
@@ -100,6 +104,22 @@ impl Run {
     fn complete(&self, request: &Request<'_>) -> bool {
         self.output.len() == request.output_tokens
     }
+}
+
+/// Whether the model's logits after the prompt are numbers: rates of a model that computes nothing mean nothing. False if it
+/// was interrupted.
+///
+/// # Errors
+/// They are not finite.
+fn finite(engine: &mut Engine, request: &Request<'_>) -> Result<bool, Error> {
+    let mut cache = engine.new_cache(request.capacity());
+    let mut row = Vec::new();
+    match engine.forward(&mut cache, request.prompt, Keep::Last) {
+        Ok(logits) => logits.row(0, &mut row),
+        Err(model::Error::Interrupted) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    }
+    if row.iter().all(|logit| logit.is_finite()) { Ok(true) } else { Err(model::Error::Logits.into()) }
 }
 
 /// One request; `None` if it was interrupted before its first token.
