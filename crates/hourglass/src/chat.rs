@@ -18,6 +18,9 @@ use crate::sampling::SamplingArgs;
 use crate::speak::{Finish, Timings, show_rate, speak};
 use crate::{input, interrupt, load, output};
 
+/// What there is for a model without a usable template.
+const INSTEAD: &str = "use `hourglass run --raw`, which needs no template";
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -65,7 +68,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         return Err(usage("--max-tokens and --context: expected at least 1, found 0"));
     }
     let files = args.model.open(None)?;
-    let tokenizer = files.tokenizer()?;
+    let tokenizer = input::tokenizer(&files)?;
     let opening: Vec<Message> = args.system.iter().map(|text| input::message("system", text.as_str())).collect();
     let render = RenderOptions {
         add_generation_prompt: true,
@@ -73,7 +76,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         tools: None,
     };
     // A missing template should not wait for the first turn.
-    input::conversation_ids(&files, &tokenizer, &[input::message("user", "x")], &render)?;
+    input::conversation_ids(&files, &tokenizer, &[input::message("user", "x")], &render, INSTEAD)?;
     let (mut engine, _) = load::load(&files, engine_options)?;
     let capacity = args.context.min(files.config().max_positions);
     let mut cache = engine.new_cache(capacity);
@@ -99,7 +102,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             }
             _ => messages.push(input::message("user", text)),
         }
-        let ids = input::conversation_ids(&files, &tokenizer, &messages, &render)?;
+        let ids = input::conversation_ids(&files, &tokenizer, &messages, &render, INSTEAD)?;
+        input::check_tokenized(&ids, &files)?;
         if ids.len() > capacity {
             messages.pop();
             output::note(format_args!(

@@ -39,9 +39,10 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     if args.json {
         #[derive(Serialize)]
         struct Report {
+            schema: &'static str,
             findings: Vec<Finding>,
         }
-        output::print_json(&Report { findings })?;
+        output::print_json(&Report { schema: "doctor/1", findings })?;
     } else {
         output::print(text(&findings).as_bytes())?;
     }

@@ -1,26 +1,52 @@
 //! What a verb is given to read: text, a file (or stdin as `-`) or token ids, and when it does not fit the model.
 //! Not here: which model (`load`).
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use anyhow::Result;
-use weights::{Config, Message, ModelFiles, RenderOptions, Tokenizer};
+use weights::{Config, Error, Message, ModelFiles, RenderOptions, Tokenizer};
 
-use crate::failure::usage;
+use crate::failure::{Interrupted, usage};
+use crate::interrupt;
 
-/// Reads a whole text file, or stdin if the path is `-`. `flag` is who asked.
+/// More text than any model's context holds; what is larger is the wrong file, or does not end.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// Reads a whole text file, or stdin if the path is `-`. `flag` is who asked. A wait for stdin ends at Ctrl-C.
 ///
 /// # Errors
-/// It cannot be read, or is not UTF-8.
+/// It cannot be read, is no regular file (pipes come through stdin, where a wait can be interrupted), is larger than
+/// 256 MiB, or is not UTF-8.
 pub(crate) fn read_text(flag: &str, path: &Path) -> Result<String> {
-    let mut bytes = Vec::new();
-    let read = if path == Path::new("-") {
-        std::io::stdin().lock().read_to_end(&mut bytes).map(|_| ())
+    let unreadable = |error| usage(format!("{flag} {}: cannot read it: {error}", path.display()));
+    let bytes = if path == Path::new("-") {
+        // Not through std's Stdin: its buffer would hide from the wait what it holds already.
+        let mut stdin = File::from(std::io::stdin().as_fd().try_clone_to_owned().map_err(unreadable)?);
+        read_all(&mut stdin, MOST_BYTES, interrupt::wait_for_stdin)
     } else {
-        std::fs::read(path).map(|content| bytes = content)
+        // Before opening: that alone would wait for a pipe's writer.
+        let metadata = path.metadata().map_err(unreadable)?;
+        if !metadata.is_file() {
+            let found = if metadata.is_dir() { "a directory" } else { "a pipe, socket or device" };
+            return Err(usage(format!(
+                "{flag} {}: expected a regular file, found {found}; what is not a file comes through stdin: {flag} -",
+                path.display()
+            )));
+        }
+        read_all(&mut File::open(path).map_err(unreadable)?, MOST_BYTES, || !interrupt::requested())
     };
-    read.map_err(|error| usage(format!("{flag} {}: cannot read it: {error}", path.display())))?;
+    let bytes = bytes.map_err(|stopped| match stopped {
+        Stopped::Failed(error) => unreadable(error),
+        Stopped::Interrupted => Interrupted(format!("while reading {flag} {}; nothing was run", path.display())).into(),
+        Stopped::TooLarge => usage(format!(
+            "{flag} {}: expected at most {} MiB of text, found more; no model reads that much at once: cut it",
+            path.display(),
+            MOST_BYTES >> 20
+        )),
+    })?;
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         usage(format!(
@@ -28,6 +54,35 @@ pub(crate) fn read_text(flag: &str, path: &Path) -> Result<String> {
             path.display()
         ))
     })
+}
+
+/// Why [`read_all`] did not reach the end.
+#[derive(Debug)]
+enum Stopped {
+    Failed(std::io::Error),
+    Interrupted,
+    TooLarge,
+}
+
+/// Everything up to the end of `source`, at most `most` bytes. Before every read `wait` says whether to go on.
+fn read_all(source: &mut impl Read, most: u64, wait: impl Fn() -> bool) -> Result<Vec<u8>, Stopped> {
+    let mut bytes = Vec::new();
+    let mut part = vec![0; 1 << 16];
+    loop {
+        if !wait() {
+            return Err(Stopped::Interrupted);
+        }
+        match source.read(&mut part) {
+            Ok(0) => return Ok(bytes),
+            Ok(count) => bytes.extend_from_slice(&part[..count]),
+            // A signal, or another reader of the same stdin was faster: the wait decides.
+            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
+            Err(error) => return Err(Stopped::Failed(error)),
+        }
+        if bytes.len() as u64 > most {
+            return Err(Stopped::TooLarge);
+        }
+    }
 }
 
 /// Reads `1,2,3` (white space allowed). `flag` is who asked.
@@ -54,6 +109,23 @@ pub(crate) fn check_ids(flag: &str, ids: &[u32], config: &Config) -> Result<()> 
             "{flag}: token id {id} is not in the model's vocabulary of {} (0 to {})",
             config.vocab_size,
             config.vocab_size - 1
+        ))),
+    }
+}
+
+/// [`check_ids`] for ids that a tokenizer made: no flag's fault.
+///
+/// # Errors
+/// An id that the model's vocabulary does not have.
+pub(crate) fn check_tokenized(ids: &[u32], files: &ModelFiles) -> Result<()> {
+    let size = files.config().vocab_size;
+    match ids.iter().find(|id| **id as usize >= size) {
+        None => Ok(()),
+        Some(id) => Err(usage(format!(
+            "{}: the tokenizer turns this text into token id {id}, and the model's vocabulary has {size} (0 to {}); \
+             they do not belong together: use the tokenizer files that came with these weights",
+            files.label(),
+            size - 1
         ))),
     }
 }
@@ -85,23 +157,54 @@ pub(crate) fn raw_ids(files: &ModelFiles, tokenizer: &Tokenizer, text: &str, pla
     }
 }
 
-/// A conversation to ids through the model's own template.
+/// The tokenizer, for a verb that can do nothing without one: no advice to give token ids, as the error's own words have.
 ///
 /// # Errors
-/// The model has no template, or it refuses the conversation.
+/// The model brings none, or it cannot be used.
+pub(crate) fn tokenizer(files: &ModelFiles) -> Result<Tokenizer> {
+    files.tokenizer().map_err(|error| match error {
+        Error::NoTokenizer { model, why } => usage(format!(
+            "{model}: has no tokenizer ({why}); use a model that brings one: a directory with tokenizer.json, or a .gguf file"
+        )),
+        Error::Tokenizer { file, reason } => {
+            usage(format!("{}: not a usable tokenizer: {reason}; get the file again", file.display()))
+        }
+        other => other.into(),
+    })
+}
+
+/// A conversation to ids through the model's own template. `instead` is what else the verb offers, for the messages.
+///
+/// # Errors
+/// The model has no template, or it fails, or refuses the conversation.
 pub(crate) fn conversation_ids(
     files: &ModelFiles,
     tokenizer: &Tokenizer,
     messages: &[Message],
     options: &RenderOptions,
+    instead: &str,
 ) -> Result<Vec<u32>> {
-    let Some(template) = files.chat_template()? else {
-        return Err(usage(format!(
-            "{}: has no chat template; it is a base model: use `hourglass run --raw` or --ids",
-            files.label()
-        )));
+    // The errors' own words advise `run --raw`, which not every verb has.
+    let retold = |error| match error {
+        Error::Template { file, line, reason } => {
+            let line = line.map(|line| format!(", line {line}")).unwrap_or_default();
+            usage(format!("{}: chat template{line}: {reason}; {instead}", file.display()))
+        }
+        Error::TemplateRefused { file, message } => usage(format!(
+            "{}: the chat template refuses this conversation: {message}; change the messages, or {instead}",
+            file.display()
+        )),
+        Error::TemplateEndless { file, steps } => usage(format!(
+            "{}: the chat template did not finish within {steps} steps; it loops forever or the conversation is too long \
+             for it: {instead}",
+            file.display()
+        )),
+        other => other.into(),
     };
-    Ok(tokenizer.encode_conversation(&template, messages, options)?)
+    let Some(template) = files.chat_template().map_err(retold)? else {
+        return Err(usage(format!("{}: has no chat template; it is a base model: {instead}", files.label())));
+    };
+    tokenizer.encode_conversation(&template, messages, options).map_err(retold)
 }
 
 pub(crate) fn message(role: &str, content: impl Into<String>) -> Message {
@@ -129,5 +232,13 @@ mod tests {
         std::fs::write(&path, b"caf\xe9").unwrap();
         let error = read_text("--prompt-file", &path).unwrap_err().to_string();
         assert!(error.contains("byte 3") && error.contains("latin1.txt"), "{error}");
+    }
+
+    #[test]
+    fn reading_ends_at_the_limit_and_when_told_to() {
+        let read = |most, go_on| read_all(&mut &b"12345"[..], most, || go_on);
+        assert_eq!(read(5, true).unwrap(), b"12345");
+        assert!(matches!(read(4, true), Err(Stopped::TooLarge)));
+        assert!(matches!(read(5, false), Err(Stopped::Interrupted)));
     }
 }

@@ -22,6 +22,10 @@ impl OutputFile {
     /// # Errors
     /// The path exists, or its directory does not, or cannot be written.
     pub(crate) fn create(flag: &'static str, path: &Path) -> Result<OutputFile> {
+        if path == Path::new("-") {
+            let stdout = if flag == "--json-output" { "--json prints to stdout" } else { "stdout is not for it" };
+            return Err(usage(format!("{flag} -: expected a file; {stdout}")));
+        }
         // A dangling link exists too: writing through it would make a file somewhere else.
         if path.symlink_metadata().is_ok() {
             return Err(usage(format!(

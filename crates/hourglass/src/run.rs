@@ -172,24 +172,25 @@ enum Given {
 }
 
 fn prompt_ids(args: &Args, given: Given, files: &ModelFiles, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>> {
-    match (given, tokenizer) {
-        (Given::Ids(ids), _) => {
+    let text = match given {
+        Given::Ids(ids) => {
             input::check_ids("--ids", &ids, files.config())?;
-            Ok(ids)
+            return Ok(ids);
         }
-        (Given::Text(text), Some(tokenizer)) if args.raw => input::raw_ids(files, tokenizer, &text, false),
-        (Given::Text(text), Some(tokenizer)) => {
-            let system = args.system.iter().map(|text| input::message("system", text.as_str()));
-            let messages: Vec<_> = system.chain([input::message("user", text)]).collect();
-            let thinking = args.thinking.is_some_and(OnOff::is_on);
-            let options = RenderOptions { add_generation_prompt: true, enable_thinking: Some(thinking), tools: None };
-            input::conversation_ids(files, tokenizer, &messages, &options)
-        }
-        (Given::Text(_), None) => Err(usage(format!(
-            "{}: has no tokenizer, so text means nothing to it; give token ids with --ids",
-            files.label()
-        ))),
-    }
+        Given::Text(text) => text,
+    };
+    let tokenizer = tokenizer.expect("run returned the tokenizer's error where text was given");
+    let ids = if args.raw {
+        input::raw_ids(files, tokenizer, &text, false)?
+    } else {
+        let system = args.system.iter().map(|text| input::message("system", text.as_str()));
+        let messages: Vec<_> = system.chain([input::message("user", text)]).collect();
+        let thinking = args.thinking.is_some_and(OnOff::is_on);
+        let options = RenderOptions { add_generation_prompt: true, enable_thinking: Some(thinking), tools: None };
+        input::conversation_ids(files, tokenizer, &messages, &options, "use --raw to give the text without a template")?
+    };
+    input::check_tokenized(&ids, files)?;
+    Ok(ids)
 }
 
 fn closing_line(prompt: usize, spoken: &Spoken, timings: &Timings, peak_bytes: usize, resident: &Reading) -> String {

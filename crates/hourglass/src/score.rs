@@ -91,10 +91,17 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
 
     let files = args.model.open(None)?;
     let ids = match (text, listed) {
-        (Some(text), _) => input::raw_ids(&files, &files.tokenizer()?, &text, args.plain)?,
-        (None, listed) => listed.unwrap_or_default(),
+        (Some(text), _) => {
+            let ids = input::raw_ids(&files, &files.tokenizer()?, &text, args.plain)?;
+            input::check_tokenized(&ids, &files)?;
+            ids
+        }
+        (None, listed) => {
+            let ids = listed.unwrap_or_default();
+            input::check_ids("--ids", &ids, files.config())?;
+            ids
+        }
     };
-    input::check_ids("--ids", &ids, files.config())?;
     input::check_length(&ids, files.config())?;
 
     let (mut engine, _) = load::load(&files, engine_options)?;
@@ -171,10 +178,7 @@ fn losses(
             if let Some(next) = ids.get(position + 1) {
                 let loss = negative_log_likelihood(&row, *next);
                 if !loss.is_finite() {
-                    anyhow::bail!(
-                        "the logits at position {position} are not finite numbers; the weights are damaged or too large \
-                         for the checkpoint's arithmetic: try --checkpoint reference"
-                    );
+                    return Err(not_finite(position, engine.checkpoint().name));
                 }
                 losses.push(loss);
             }
@@ -193,6 +197,15 @@ fn losses(
     Ok((losses, seconds))
 }
 
+fn not_finite(position: usize, checkpoint: &str) -> anyhow::Error {
+    let cause = if checkpoint == "reference" {
+        "float32 throughout does not hold them, so the weights are damaged: get the model again"
+    } else {
+        "the weights are damaged, or too large for the checkpoint's arithmetic: try --checkpoint reference"
+    };
+    anyhow::anyhow!("the logits at position {position} are not finite numbers at checkpoint '{checkpoint}'; {cause}")
+}
+
 /// −ln softmax(row) at `token`, in f64.
 fn negative_log_likelihood(row: &[f32], token: u32) -> f64 {
     let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max) as f64;
@@ -203,6 +216,12 @@ fn negative_log_likelihood(row: &[f32], token: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_is_sent_to_the_checkpoint_they_are_at() {
+        assert!(not_finite(3, "week1").to_string().contains("try --checkpoint reference"));
+        assert!(!not_finite(3, "reference").to_string().contains("--checkpoint"));
+    }
 
     #[test]
     fn the_loss_of_equal_logits_is_the_log_of_their_number() {

@@ -62,7 +62,14 @@ pub(crate) fn speak(
     let room = options.max_tokens;
     if room > 0 {
         for generated in model::generate(engine, cache, prompt, options)? {
-            let generated = generated?;
+            let generated = match generated {
+                // The step that Ctrl-C cut short gave nothing; what came before it is kept.
+                Err(model::Error::Interrupted) if !spoken.ids.is_empty() => {
+                    spoken.finish = Finish::Interrupted;
+                    break;
+                }
+                generated => generated?,
+            };
             spoken.ids.push(generated.token);
             spoken.log_probabilities.push(generated.log_probability);
             spoken.steps.push(generated.elapsed);

@@ -74,7 +74,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let listed = args.decode.as_deref().map(|list| input::parse_ids("--decode", list)).transpose()?;
 
     let files = args.model.open(None)?;
-    let tokenizer = files.tokenizer()?;
+    let tokenizer = input::tokenizer(&files)?;
     let decoding = listed.is_some();
     let ids = if let Some(ids) = listed {
         input::check_ids("--decode", &ids, files.config())?;
@@ -85,7 +85,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             enable_thinking: args.thinking.map(OnOff::is_on),
             tools: None,
         };
-        input::conversation_ids(&files, &tokenizer, &messages, &options)?
+        input::conversation_ids(&files, &tokenizer, &messages, &options, "give text without a template by --text")?
     } else {
         let text = text.unwrap_or_default();
         if args.plain { tokenizer.encode_plain(&text) } else { tokenizer.encode_with_special(&text) }?

@@ -5,7 +5,7 @@
 
 mod support;
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -98,7 +98,11 @@ fn prompts_that_are_empty_too_long_or_not_of_the_vocabulary() {
 #[test]
 fn text_for_a_model_that_has_no_words() {
     says(&refusal(&["run", "--model", "synthetic:tiny", "--prompt", "hello"], 2), &["synthetic:tiny", "--ids"]);
-    says(&refusal(&["chat", "--model", "synthetic:tiny"], 2), &["synthetic:tiny"]);
+    for verb in [&["chat"][..], &["tokenize", "--decode", "1"]] {
+        let message = refusal(&[verb, &["--model", "synthetic:tiny"]].concat(), 2);
+        says(&message, &["synthetic:tiny", "tokenizer.json"]);
+        assert!(!message.contains("--ids"), "{verb:?} has no such flag: {message}");
+    }
 }
 
 #[test]
@@ -108,7 +112,41 @@ fn a_base_model_has_no_chat() {
     std::fs::remove_file(dir.path().join("tokenizer_config.json")).unwrap();
     let model = dir.path().to_str().unwrap();
     says(&refusal(&["run", "--model", model, "--prompt", "x"], 2), &["chat template", "--raw"]);
-    says(&refusal(&["chat", "--model", model], 2), &["chat template"]);
+    says(&refusal(&["chat", "--model", model], 2), &["chat template", "hourglass run --raw"]);
+}
+
+#[test]
+fn a_template_that_fails_is_answered_with_what_the_verb_has() {
+    let dir = tempfile::tempdir().unwrap();
+    stand_in_model(dir.path());
+    let model = dir.path().to_str().unwrap();
+    let talk = dir.path().join("talk.json");
+    std::fs::write(&talk, r#"[{"role":"user","content":"q"}]"#).unwrap();
+    for template in ["{{ raise_exception('no users') }}", "{% if %}"] {
+        let config = serde_json::json!({"chat_template": template});
+        std::fs::write(dir.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+        says(&refusal(&["run", "--model", model, "--prompt", "q"], 2), &["chat template", "--raw"]);
+        says(&refusal(&["chat", "--model", model], 2), &["chat template", "hourglass run --raw"]);
+        let message = refusal(&["tokenize", "--model", model, "--conversation", talk.to_str().unwrap()], 2);
+        says(&message, &["chat template", "--text"]);
+        assert!(!message.contains("--raw"), "{message}");
+    }
+}
+
+#[test]
+fn a_tokenizer_of_another_model() {
+    let dir = tempfile::tempdir().unwrap();
+    stand_in_model(dir.path());
+    let path = dir.path().join("tokenizer.json");
+    let mut tokenizer: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    tokenizer["model"]["vocab"]["x"] = 300.into();
+    std::fs::write(&path, tokenizer.to_string()).unwrap();
+    let model = dir.path().to_str().unwrap();
+    for verb in [&["score", "--text", "x"][..], &["run", "--prompt", "x"], &["run", "--raw", "--prompt", "x"]] {
+        let message = refusal(&[verb, &["--model", model]].concat(), 2);
+        says(&message, &["tokenizer", "token id 300", "267 (0 to 266)"]);
+        assert!(!message.contains("--ids"), "{message}");
+    }
 }
 
 #[test]
@@ -119,6 +157,12 @@ fn files_that_are_missing_or_of_another_kind() {
     says(&on_tiny("--prompt-file", &path("none.txt")), &["--prompt-file", "none.txt"]);
     std::fs::write(path("latin1.txt"), b"caf\xe9").unwrap();
     says(&on_tiny("--prompt-file", &path("latin1.txt")), &["latin1.txt", "UTF-8"]);
+    says(&on_tiny("--prompt-file", dir.path().to_str().unwrap()), &["--prompt-file", "directory"]);
+    // Nobody writes to it: opening it would wait forever.
+    assert!(Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
+    says(&on_tiny("--prompt-file", &path("pipe")), &["--prompt-file", "pipe", "regular file", "stdin"]);
+    std::fs::File::create(path("large.txt")).unwrap().set_len((256 << 20) + 1).unwrap();
+    says(&on_tiny("--prompt-file", &path("large.txt")), &["--prompt-file", "large.txt", "256 MiB"]);
     std::fs::write(path("talk.json"), "{\"role\": \"user\"}").unwrap();
     let conversation = refusal(&["tokenize", "--model", "synthetic:tiny", "--conversation", &path("talk.json")], 2);
     says(&conversation, &["--conversation", "talk.json", "JSON array"]);
@@ -157,6 +201,7 @@ fn an_existing_output_is_refused_before_any_work_and_kept() {
 fn outputs_that_cannot_be_written() {
     let output = |path: &str| refusal(&["run", "--model", "synthetic:tiny", "--ids", "1", "--json-output", path], 2);
     says(&output("/nonexistent/directory/x.json"), &["--json-output", "/nonexistent/directory/x.json"]);
+    says(&output("-"), &["--json-output -", "expected a file", "--json prints to stdout"]);
     // Nobody may make files here, root included.
     says(&output("/proc/x.json"), &["--json-output", "/proc/x.json"]);
     // A read-only directory stops only those who are not root.
@@ -204,8 +249,52 @@ fn a_packed_model_is_not_quantized_again() {
         )
     };
     says(&quantize("64"), &["cannot be quantized"]);
-    says(&quantize("48"), &["48"]);
+    says(&quantize("48"), &["--group 48", "expected 32, 64 or 128"]);
     assert!(!out.exists());
+}
+
+/// A float32 copy of a model, every tensor zero.
+fn zeros_in_float32(directory: &Path) {
+    std::fs::create_dir(directory).unwrap();
+    let from = root().join("crates/model/tests/fixtures/qwen3-sharded-untied");
+    let index = std::fs::read_to_string(from.join("model.safetensors.index.json")).unwrap();
+    let index: serde_json::Value = serde_json::from_str(&index).unwrap();
+    let mut header = serde_json::Map::new();
+    let mut end = 0;
+    let shards: std::collections::BTreeSet<_> =
+        index["weight_map"].as_object().unwrap().values().map(|name| name.as_str().unwrap()).collect();
+    for shard in shards {
+        let bytes = std::fs::read(from.join(shard)).unwrap();
+        let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let tensors: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+        for (name, tensor) in tensors.into_iter().filter(|(name, _)| name != "__metadata__") {
+            let count: u64 = tensor["shape"].as_array().unwrap().iter().map(|size| size.as_u64().unwrap()).product();
+            let offsets = [end, end + count * 4];
+            end = offsets[1];
+            header.insert(name, serde_json::json!({"dtype": "F32", "shape": tensor["shape"], "data_offsets": offsets}));
+        }
+    }
+    let mut header = serde_json::to_vec(&header).unwrap();
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header);
+    file.resize(file.len() + end as usize, 0);
+    std::fs::write(directory.join("model.safetensors"), file).unwrap();
+    std::fs::copy(from.join("config.json"), directory.join("config.json")).unwrap();
+}
+
+#[test]
+fn float32_is_rounded_only_when_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let (model, out) = (dir.path().join("model"), dir.path().join("out"));
+    zeros_in_float32(&model);
+    let quantize = ["quantize", "--model", model.to_str().unwrap(), "--out", out.to_str().unwrap()];
+    says(&refusal(&quantize, 2), &["tensor", "F32", "--convert"]);
+    assert!(!out.exists());
+    let done = run(&[&quantize[..], &["--convert"]].concat());
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    says(&String::from_utf8(done.stdout).unwrap(), &["F32 tensors were rounded to BF16 first"]);
 }
 
 #[test]
@@ -309,6 +398,30 @@ fn ctrl_c_while_chat_waits_for_a_turn() {
     interrupt(&child);
     ended_by_interrupt(child);
     drop(stdin);
+}
+
+#[test]
+fn ctrl_c_while_a_silent_stdin_is_read() {
+    for verb in [
+        &["run", "--prompt-file", "-"][..],
+        &["score", "--text-file", "-"],
+        &["tokenize", "--text-file", "-"],
+        &["tokenize", "--conversation", "-"],
+    ] {
+        let mut child = hourglass(&[verb, &["--model", "synthetic:tiny"]].concat())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        // Some text has come and more may.
+        stdin.write_all(b"a beginning").unwrap();
+        wait_for_handler(&child);
+        interrupt(&child);
+        says(&ended_by_interrupt(child), &["interrupted while reading", verb[1]]);
+        drop(stdin);
+    }
 }
 
 #[test]

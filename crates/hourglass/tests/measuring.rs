@@ -158,8 +158,8 @@ fn wrong_numbers_are_usage_errors_before_any_work() {
 fn ctrl_c_keeps_what_was_measured() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("find.json");
-    // So many rounds that it cannot finish by itself; the first line tells that the model is loaded.
-    let mut child = hourglass(&["find", "--model", "synthetic:tiny", "--threads", "2", "--iterations", "1000000000"])
+    // So many rounds that it would take minutes by itself; the first line tells that the model is loaded.
+    let mut child = hourglass(&["find", "--model", "synthetic:tiny", "--threads", "2", "--iterations", "10000"])
         .args(["--input-len", "24", "--output-len", "9", "--json-output", path.to_str().unwrap()])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -193,6 +193,7 @@ fn doctor_tells_what_is_here_and_how_to_get_the_rest() {
     }
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     let report = json(&["doctor", "--json"]);
+    assert_eq!(report["schema"], "doctor/1");
     for finding in report["findings"].as_array().unwrap() {
         assert!(finding["means"].as_str().is_some_and(|means| !means.is_empty()), "{finding}");
         assert!(finding["present"] == Value::Bool(true) || finding["how_to_get"].is_string(), "{finding}");

@@ -44,7 +44,7 @@ fn every_rung_is_as_close_to_reference_as_bfloat16_transformers() {
         let group = 64;
         let mut references = vec![engine(&files, "reference")];
         if dense_file {
-            weights::quantize_checkpoint(&files, &quantized, group, &weights::OpenOptions::default()).unwrap();
+            weights::quantize_checkpoint(&files, &quantized, group, false, &weights::OpenOptions::default()).unwrap();
             references.push(engine(&open(&quantized), "reference"));
         }
         for rung in rungs() {

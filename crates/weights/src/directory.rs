@@ -12,6 +12,7 @@ use crate::files::{Identity, Parts, TextFiles};
 use crate::mapping::{MappedFile, Span};
 use crate::mlx::{PackedRows, Quantization};
 use crate::safetensors::{self, DenseRows, Dtype, Entry};
+use crate::small_file::{TEXT_LIMIT, read_small, read_small_if_there};
 use crate::{Encoding, Error, Result, Tensor};
 
 const INDEX: &str = "model.safetensors.index.json";
@@ -19,16 +20,16 @@ const INDEX: &str = "model.safetensors.index.json";
 /// Opens the directory. Errors: a missing, damaged, contradictory or unsupported file, by name.
 pub(crate) fn open(path: &Path) -> Result<Parts> {
     let config_path = path.join("config.json");
-    let Some(config_text) = read_if_there(&config_path)? else {
+    let Some(config_text) = read_small_if_there(&config_path, "configuration", TEXT_LIMIT)? else {
         return Err(Error::NotAModel { path: path.into(), missing: "config.json".into() });
     };
-    let generation = read_if_there(&path.join("generation_config.json"))?;
+    let generation = read_small_if_there(&path.join("generation_config.json"), "configuration", TEXT_LIMIT)?;
     let mut parsed = config_json::parse(&config_text, generation.as_deref(), &config_path)?;
 
-    let there = |name: &str| Some(path.join(name)).filter(|file| file.is_file());
+    let there = |name: &str| Some(path.join(name)).filter(|file| file.exists());
     let tokenizer_config = there("tokenizer_config.json");
     if let Some(file) = &tokenizer_config {
-        let text = std::fs::read(file).map_err(|e| Error::io(file, "read", e))?;
+        let text = read_small(file, "tokenizer configuration", TEXT_LIMIT)?;
         let asks = object(&text, file)?.get("add_bos_token").and_then(Value::as_bool) == Some(true);
         parsed.config.add_bos = asks && parsed.config.bos_token.is_some();
     }
@@ -41,14 +42,6 @@ pub(crate) fn open(path: &Path) -> Result<Parts> {
     let (stored, files) = open_containers(path)?;
     let tensors = assemble(stored, parsed.quantization.as_ref(), &config_path)?;
     Ok(Parts { config: parsed.config, tensors, text, identity: Identity::Files(files) })
-}
-
-fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
-    match std::fs::read(path) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(Error::io(path, "read", e)),
-    }
 }
 
 /// One tensor as it is stored, before packed triples are put together.
@@ -75,7 +68,7 @@ fn open_containers(path: &Path) -> Result<(StoredTensors, Vec<PathBuf>)> {
         return Ok((stored, vec![single]));
     }
     let index_path = path.join(INDEX);
-    if let Some(text) = read_if_there(&index_path)? {
+    if let Some(text) = read_small_if_there(&index_path, "index", TEXT_LIMIT)? {
         let map = read_index(&text, &index_path)?;
         let mut shards: Vec<&String> = map.values().collect();
         shards.sort();

@@ -7,7 +7,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{}: cannot {doing}: {source}", path.display())]
+    #[error("{}: cannot {doing}", path.display())]
     Io { path: PathBuf, doing: &'static str, source: std::io::Error },
 
     #[error("{}: cannot {doing}: the disk is full; free some space and run the same command again", path.display())]
@@ -27,8 +27,12 @@ pub enum Error {
     #[error("{}: {part}: expected {expected}, found {found}; the file is damaged or was not written for this use: get it again", file.display())]
     Malformed { file: PathBuf, part: String, expected: String, found: String },
 
-    #[error("{}: not valid JSON: {source}; get the file again", file.display())]
+    #[error("{}: {}; get the file again", file.display(), json_fault(source))]
     Json { file: PathBuf, source: serde_json::Error },
+
+    /// A file that is read whole and is larger than its kind can be. `size` and `limit` in bytes.
+    #[error("{}: {what} of {size} bytes, expected at most {limit}; this is not a model's file or it is damaged: get it again", file.display())]
+    TooLarge { file: PathBuf, what: &'static str, size: u64, limit: u64 },
 
     /// A field that would change the result and is not implemented.
     #[error("{}: {field} = {found} is not supported: {supported}; use a model without it", file.display())]
@@ -96,6 +100,13 @@ pub enum Error {
     #[error("{}: already exists and is never overwritten; choose another path or remove it", path.display())]
     Exists { path: PathBuf },
 
+    /// The directory that the output would go into.
+    #[error("{}: cannot be made: there is no directory {}; make that first (mkdir -p) or choose another path", path.display(), parent.display())]
+    NoParent { path: PathBuf, parent: PathBuf },
+
+    #[error("--group {group}: expected 32, 64 or 128")]
+    Group { group: usize },
+
     #[error("tensor {tensor}: cannot be quantized: {why}")]
     NotQuantizable { tensor: String, why: String },
 }
@@ -107,6 +118,33 @@ impl Error {
         match source.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Error::DiskFull { path, doing },
             _ => Error::Io { path, doing, source },
+        }
+    }
+}
+
+/// The cause (`source`) says where and what.
+fn json_fault(error: &serde_json::Error) -> &'static str {
+    if error.is_data() { "JSON, but not the content expected" } else { "not valid JSON" }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+    use std::error::Error as _;
+
+    #[test]
+    fn a_cause_is_told_once_and_json_of_another_shape_is_not_called_invalid() {
+        let json = |text: &str| {
+            let source = serde_json::from_str::<Vec<u8>>(text).unwrap_err();
+            Error::Json { file: "some/file".into(), source }
+        };
+        assert!(json("[1,").to_string().contains("some/file: not valid JSON"));
+        assert!(!json("{}").to_string().contains("not valid"));
+        let io = Error::io("some/file", "read", std::io::Error::other("the cable is out"));
+        for error in [json("[1,"), json("{}"), io] {
+            let cause = error.source().unwrap().to_string();
+            assert!(!error.to_string().contains(&cause), "{error}");
         }
     }
 }

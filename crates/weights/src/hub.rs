@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::hub_download::{Client, Target};
+use crate::small_file::{TEXT_LIMIT, read_small};
 use crate::source::is_repo_part;
 use crate::{Error, OpenOptions, Result};
 
@@ -104,7 +105,8 @@ impl Hub {
 
 /// The snapshot that `refs/main` names, or the first file that is missing.
 fn cached(folder: &Path) -> std::result::Result<PathBuf, String> {
-    let main = fs::read_to_string(folder.join("refs").join("main")).map_err(|_| "refs/main".to_string())?;
+    let main = read_small(&folder.join("refs").join("main"), "reference", TEXT_LIMIT).map_err(|_| "refs/main")?;
+    let main = String::from_utf8_lossy(&main);
     let commit = main.trim();
     if !is_plain(commit) {
         return Err("refs/main (it names no commit)".into());
@@ -124,7 +126,7 @@ fn whole(snapshot: &Path) -> std::result::Result<(), String> {
         return Ok(());
     }
     let index_path = snapshot.join(INDEX);
-    match fs::read(&index_path) {
+    match read_small(&index_path, "index", TEXT_LIMIT) {
         Ok(text) => {
             let map = crate::directory::read_index(&text, &index_path).map_err(|_| format!("{INDEX} (damaged)"))?;
             map.into_values().find(|shard| !there(shard)).map_or(Ok(()), Err)

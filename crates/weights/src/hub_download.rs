@@ -16,6 +16,7 @@ use ureq::http::Response;
 use ureq::{Agent, Body};
 
 use crate::hub::is_plain;
+use crate::small_file::check_regular;
 use crate::{Error, OpenOptions, Result};
 
 /// Attempts without a single new byte before giving up.
@@ -335,6 +336,9 @@ fn is_whole(blob: &Path, size: Option<u64>) -> bool {
 fn lock(partial: &Path, options: &OpenOptions) -> Result<File> {
     let failed = |e| Error::io(partial, "write", e);
     loop {
+        if let Ok(data) = fs::metadata(partial) {
+            check_regular(partial, &data)?;
+        }
         let file =
             FileOptions::new().read(true).write(true).create(true).truncate(false).open(partial).map_err(failed)?;
         loop {

@@ -23,6 +23,7 @@ mod quantize_checkpoint;
 mod safetensors;
 #[cfg(test)]
 mod scratch_model;
+mod small_file;
 mod source;
 mod stream;
 mod synthetic;

@@ -3,12 +3,12 @@
 
 #![allow(unsafe_code, reason = "memory mapping and page release")]
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memmap2::{Mmap, UncheckedAdvice};
 
+use crate::small_file::open_regular;
 use crate::{Error, Result};
 
 /// One mapped file. The file must not be truncated while it is mapped: the kernel then kills the reader (SIGBUS), as
@@ -21,16 +21,7 @@ pub(crate) struct MappedFile {
 impl MappedFile {
     /// Maps a regular file. Errors: not there, not readable, not a regular file.
     pub(crate) fn open(path: &Path) -> Result<Arc<MappedFile>> {
-        let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
-        let kind = file.metadata().map_err(|e| Error::io(path, "read the size of", e))?;
-        if !kind.is_file() {
-            return Err(Error::Malformed {
-                file: path.into(),
-                part: "file".into(),
-                expected: "a regular file".into(),
-                found: "a directory or device".into(),
-            });
-        }
+        let (file, _) = open_regular(path)?;
         // SAFETY: the map is read-only and private to this process's view; that nobody truncates the file meanwhile is
         // the documented condition of this type.
         let map = unsafe { Mmap::map(&file) }.map_err(|e| Error::io(path, "map", e))?;

@@ -2,7 +2,7 @@
 //! Not here: the rule itself (`quantize`).
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,8 @@ use serde_json::{Map, Value, json};
 
 use crate::files::TextFiles;
 use crate::quantize::{GROUPS, quantize_row};
-use crate::{Encoding, Error, ModelFiles, OpenOptions, Result, Tensor};
+use crate::small_file::{TEXT_LIMIT, check_regular, read_small};
+use crate::{DenseType, Encoding, Error, ModelFiles, OpenOptions, Result, Tensor};
 
 /// Files that belong to a model's text side and are copied as they are.
 const COPIED: [&str; 8] = [
@@ -25,22 +26,32 @@ const COPIED: [&str; 8] = [
     "merges.txt",
 ];
 
+/// Numbers of this size are in no trained model.
+const DAMAGED: &str = "the weights are damaged, get the file again, or use another model";
+
 /// Writes `out/` (config.json with its `quantization` block, model.safetensors, tokenizer files): every matrix in groups
 /// of `group` columns, every vector in BF16. Codes, scales and biases are those of mlx; F16 and F32 checkpoints are
-/// rounded to BF16 first, as mlx's converter does when asked for bfloat16.
+/// rounded to BF16 first, as mlx's converter does when asked for bfloat16, and only if `convert` allows it.
 ///
 /// Of `options`, `progress` (bytes of the new weights) and `cancelled` are used. Nothing is left behind on an error: the
 /// directory appears under its name only when it is whole.
 /// Errors: `out` exists; `files` is not a dense checkpoint directory; a matrix whose columns are not groups of `group`;
-/// a value that is not finite; a full disk.
-pub fn quantize_checkpoint(files: &ModelFiles, out: &Path, group: usize, options: &OpenOptions) -> Result<()> {
+/// F16 or F32 tensors without `convert`; a value, scale or bias that is not finite (also by rounding to BF16); no directory
+/// to put `out` in; a full disk.
+pub fn quantize_checkpoint(
+    files: &ModelFiles,
+    out: &Path,
+    group: usize,
+    convert: bool,
+    options: &OpenOptions,
+) -> Result<()> {
     if !GROUPS.contains(&group) {
-        return Err(not_quantizable("(all)", format!("groups of 32, 64 and 128 exist, not {group}")));
+        return Err(Error::Group { group });
     }
     if fs::symlink_metadata(out).is_ok() {
         return Err(Error::Exists { path: out.into() });
     }
-    let plan = plan(files, group)?;
+    let plan = plan(files, group, convert)?;
     if !matches!(files.text(), TextFiles::Directory { .. }) {
         return Err(Error::NotAModel { path: files.place().into(), missing: "config.json".into() });
     }
@@ -48,7 +59,8 @@ pub fn quantize_checkpoint(files: &ModelFiles, out: &Path, group: usize, options
     write_config(files.place(), &partial.path, group)?;
     for name in COPIED {
         let from = files.place().join(name);
-        if from.is_file() {
+        if let Ok(data) = fs::metadata(&from) {
+            check_regular(&from, &data)?;
             let to = partial.path.join(name);
             fs::copy(&from, &to).map_err(|e| Error::io(&to, "write", e))?;
         }
@@ -69,7 +81,12 @@ impl Partial {
             return Err(Error::Exists { path: out.into() });
         };
         let path = out.with_file_name(format!(".{}.partial-{}", name.to_string_lossy(), std::process::id()));
-        fs::create_dir(&path).map_err(|e| Error::io(&path, "make the directory", e))?;
+        fs::create_dir(&path).map_err(|e| match (e.kind(), out.parent()) {
+            (ErrorKind::NotFound, Some(parent)) => Error::NoParent { path: out.into(), parent: parent.into() },
+            // A run that was killed and had this very process id: only here is the hidden name what helps.
+            (ErrorKind::AlreadyExists, _) => Error::Exists { path: path.clone() },
+            _ => Error::io(out, "make the directory", e),
+        })?;
         Ok(Partial { path, finished: false })
     }
 
@@ -98,12 +115,20 @@ fn not_quantizable(tensor: &str, why: String) -> Error {
 }
 
 /// The matrices, then the vectors: in this order every part starts at a multiple of its element size.
-fn plan(files: &ModelFiles, group: usize) -> Result<Vec<Tensor>> {
+fn plan(files: &ModelFiles, group: usize, convert: bool) -> Result<Vec<Tensor>> {
     let (mut matrices, mut vectors) = (Vec::new(), Vec::new());
     for name in files.tensor_names() {
         let tensor = files.tensor(name)?;
-        if !matches!(tensor.encoding(), Encoding::Dense(_)) {
-            return Err(not_quantizable(name, format!("it is already packed ({:?})", tensor.encoding())));
+        let Encoding::Dense(kind) = tensor.encoding() else {
+            let why = format!(
+                "it is already packed: the model is {}; run that as it is, or give the BF16 checkpoint it was made from",
+                files.describe_encoding()
+            );
+            return Err(not_quantizable(name, why));
+        };
+        if kind != DenseType::BF16 && !convert {
+            let why = format!("it is {kind:?}, and rounding it to BF16 changes values; allow that with --convert");
+            return Err(not_quantizable(name, why));
         }
         if tensor.rows() == 1 {
             vectors.push(tensor);
@@ -124,7 +149,7 @@ fn plan(files: &ModelFiles, group: usize) -> Result<Vec<Tensor>> {
 
 fn write_config(from: &Path, to: &Path, group: usize) -> Result<()> {
     let source = from.join("config.json");
-    let text = fs::read(&source).map_err(|e| Error::io(&source, "read", e))?;
+    let text = read_small(&source, "configuration", TEXT_LIMIT)?;
     let mut config = crate::config_json::object(&text, &source)?;
     let block = json!({"group_size": group, "bits": 4, "mode": "affine"});
     config.insert("quantization".into(), block.clone());
@@ -207,12 +232,24 @@ fn write_tensor(tensor: &Tensor, group: usize, out: &mut impl Write, path: &Path
         for value in &mut values {
             *value = bf16::from_f32(*value).to_f32();
         }
+        if let Some(col) = values.iter().position(|value| !value.is_finite()) {
+            let why = format!("the value in row {row}, column {col} is too large for BF16; {DAMAGED}");
+            return Err(not_quantizable(tensor.name(), why));
+        }
         if rows == 1 {
             let bytes = bf16_bytes(&values);
             out.write_all(&bytes).map_err(failed)?;
             return Ok(bytes.len() as u64);
         }
         quantize_row(&values, group, &mut codes, &mut scales, &mut biases);
+        let overflows = |(scale, bias): (&f32, &f32)| !(scale.is_finite() && bias.is_finite());
+        if let Some(at) = scales.iter().zip(&biases).position(overflows) {
+            let (first, last) = (at * group, at * group + group - 1);
+            let why = format!(
+                "row {row}, columns {first} to {last}: the values lie too far apart for a BF16 scale and bias; {DAMAGED}"
+            );
+            return Err(not_quantizable(tensor.name(), why));
+        }
         for (byte, pair) in packed.iter_mut().zip(codes.as_chunks::<2>().0) {
             *byte = pair[0] | pair[1] << 4;
         }
@@ -254,7 +291,15 @@ mod tests {
             let seen = std::sync::Mutex::new((0, None));
             let progress = |done: u64, total: Option<u64>, _: &str| *seen.lock().unwrap() = (done, total);
             let options = OpenOptions { progress: Some(&progress), ..Default::default() };
-            quantize_checkpoint(&source, &out, group, &options).unwrap();
+            if dtype != "BF16" {
+                let refused = quantize_checkpoint(&source, &out, group, false, &options).unwrap_err().to_string();
+                assert!(refused.contains("--convert") && refused.contains(&format!("it is {dtype}")), "{refused}");
+                assert!(
+                    refused.starts_with("tensor lm_head.weight:") || refused.starts_with("tensor model."),
+                    "{refused}"
+                );
+            }
+            quantize_checkpoint(&source, &out, group, dtype != "BF16", &options).unwrap();
 
             let made = open_dir(&out).unwrap();
             assert_eq!(made.describe_encoding(), format!("W4 g{group} (MLX)"));
@@ -284,8 +329,9 @@ mod tests {
             }
             // Nothing else appeared beside the two directories.
             assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
-            let again = quantize_checkpoint(&made, &dir.path().join("twice"), group, &options).unwrap_err();
-            assert!(again.to_string().contains("already packed"), "{again}");
+            let again = quantize_checkpoint(&made, &dir.path().join("twice"), group, true, &options).unwrap_err();
+            let words = format!("already packed: the model is W4 g{group} (MLX); run that as it is");
+            assert!(again.to_string().contains(&words), "{again}");
         }
     }
 
@@ -299,10 +345,14 @@ mod tests {
         let source = open_dir(&dense).unwrap();
         let out = dir.path().join("out");
         let run = |source: &ModelFiles, group: usize, options: &OpenOptions| {
-            quantize_checkpoint(source, &out, group, options).unwrap_err().to_string()
+            quantize_checkpoint(source, &out, group, false, options).unwrap_err().to_string()
         };
         let quiet = OpenOptions::default();
-        assert!(run(&source, 48, &quiet).contains("32, 64 and 128"));
+        assert_eq!(run(&source, 33, &quiet), "--group 33: expected 32, 64 or 128");
+        let deep = dir.path().join("absent").join("out");
+        let text = quantize_checkpoint(&source, &deep, 64, false, &quiet).unwrap_err().to_string();
+        assert!(text.starts_with(&deep.display().to_string()) && text.contains("mkdir"), "{text}");
+        assert!(!text.contains("partial"), "{text}");
         let stop = AtomicBool::new(true);
         let cancelled = OpenOptions { cancelled: Some(&stop), ..Default::default() };
         assert!(run(&source, 64, &cancelled).contains("cancelled"));
@@ -318,5 +368,30 @@ mod tests {
         let text = run(&open_dir(&dense).unwrap(), 64, &quiet);
         assert!(text.contains(name) && text.contains("row 5, column 9"), "{text}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "only the source is left");
+    }
+
+    #[test]
+    fn what_overflows_by_quantizing_is_refused_with_its_place() {
+        let name = "model.layers.1.mlp.up_proj.weight";
+        // Finite in itself: the two ends of BF16 in one group; and an F32 that only BF16 cannot hold.
+        let ends = [half::bf16::MAX.to_f32(), half::bf16::MIN.to_f32()];
+        for (dtype, tensor, values, at, place) in [
+            ("BF16", name, &ends[..], 128 * 5 + 64, "row 5, columns 64 to 127"),
+            ("F32", name, &[f32::MAX], 128 * 5 + 9, "row 5, column 9"),
+            ("F32", "model.norm.weight", &[f32::MIN], 7, "row 0, column 7"),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let (dense, out) = (dir.path().join("dense"), dir.path().join("out"));
+            fs::create_dir(&dense).unwrap();
+            let mut model = ScratchModel::dense("llama", dtype, true);
+            let bytes = crate::scratch_model::encode(dtype, values);
+            let start = at * bytes.len() / values.len();
+            model.tensors.get_mut(tensor).unwrap().2[start..start + bytes.len()].copy_from_slice(&bytes);
+            model.write(&dense);
+            let source = open_dir(&dense).unwrap();
+            let error = quantize_checkpoint(&source, &out, 64, true, &OpenOptions::default()).unwrap_err().to_string();
+            assert!(error.contains(tensor) && error.contains(place), "{error}");
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "only the source is left");
+        }
     }
 }

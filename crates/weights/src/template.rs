@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, Value};
 use minijinja::{Environment, ErrorKind};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Map;
 
 use crate::files::TextFiles;
 use crate::python::{self, JsonStyle};
+use crate::small_file::{TEXT_LIMIT, read_small};
 use crate::{Error, Result, gguf};
 
 /// One turn of a conversation.
@@ -19,10 +20,16 @@ use crate::{Error, Result, gguf};
 pub struct Message {
     /// `system`, `user`, `assistant`, `tool`, or what else the template knows.
     pub role: String,
+    /// Empty also for JSON's `null`, which an assistant's turn of nothing but `tool_calls` has here.
+    #[serde(deserialize_with = "null_is_empty")]
     pub content: String,
     /// Whatever else the template reads: `tool_calls`, `reasoning_content`, `name`.
     #[serde(flatten)]
     pub extra: Map<String, serde_json::Value>,
+}
+
+fn null_is_empty<'de, D: Deserializer<'de>>(text: D) -> std::result::Result<String, D::Error> {
+    Ok(Option::deserialize(text)?.unwrap_or_default())
 }
 
 /// What to render besides the messages.
@@ -74,7 +81,7 @@ impl ChatTemplate {
                 let special_tokens = config.as_ref().map(special_tokens).unwrap_or_default();
                 let in_config = config.as_ref().and_then(|config| default_template(config.get("chat_template")?));
                 let (file, source) = match (chat_template, tokenizer_config) {
-                    (Some(file), _) => (file, read(file)?),
+                    (Some(file), _) => (file, read_template(file)?),
                     (None, Some(file)) => match in_config {
                         Some(source) => (file, source),
                         None => return Ok(None),
@@ -276,12 +283,19 @@ fn without_generation_marks(source: &str) -> String {
     out
 }
 
-fn read(file: &Path) -> Result<String> {
-    std::fs::read_to_string(file).map_err(|e| Error::io(file, "read", e))
+fn read_template(file: &Path) -> Result<String> {
+    let bytes = read_small(file, "chat template", TEXT_LIMIT)?;
+    String::from_utf8(bytes).map_err(|e| Error::Malformed {
+        file: file.into(),
+        part: "chat template".into(),
+        expected: "UTF-8 text".into(),
+        found: format!("other bytes from byte {}", e.utf8_error().valid_up_to()),
+    })
 }
 
 fn read_json(file: &Path) -> Result<serde_json::Value> {
-    serde_json::from_str(&read(file)?).map_err(|source| Error::Json { file: file.into(), source })
+    let bytes = read_small(file, "tokenizer configuration", TEXT_LIMIT)?;
+    serde_json::from_slice(&bytes).map_err(|source| Error::Json { file: file.into(), source })
 }
 
 /// The tokens that `tokenizer_config.json` names; each is a string or an object with a `content`.

@@ -272,6 +272,16 @@ fn template_errors_say_file_line_and_what_the_template_said() {
 }
 
 #[test]
+fn null_content_is_empty_and_missing_content_is_not() {
+    let turn = r#"{"role":"assistant","content":null,"tool_calls":[{"type":"function"}]}"#;
+    let message: Message = serde_json::from_str(turn).unwrap();
+    assert_eq!((message.role.as_str(), message.content.as_str()), ("assistant", ""));
+    assert!(message.extra.contains_key("tool_calls") && !message.extra.contains_key("content"));
+    assert!(serde_json::from_str::<Message>(r#"{"role":"user"}"#).is_err());
+    assert!(serde_json::from_str::<Message>(r#"{"role":"user","content":7}"#).is_err());
+}
+
+#[test]
 fn the_date_in_a_template_is_todays() {
     let rendered = render("{{ strftime_now('%Y-%m-%d') }}").unwrap();
     assert_eq!(rendered.len(), 10);

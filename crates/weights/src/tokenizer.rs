@@ -13,6 +13,7 @@ use tokenizers::{
 
 use crate::escape::{self, AddedText};
 use crate::files::TextFiles;
+use crate::small_file::{TOKENIZER_LIMIT, read_small};
 use crate::stream::DecodeStream;
 use crate::{ChatTemplate, Error, Message, RenderOptions, Result, gguf};
 
@@ -35,7 +36,7 @@ impl Tokenizer {
             TextFiles::None => Err(none("synthetic weights know no text")),
             TextFiles::Directory { tokenizer: None, .. } => Err(none("there is no tokenizer.json beside the weights")),
             TextFiles::Directory { tokenizer: Some(file), .. } => {
-                let bytes = std::fs::read(file).map_err(|e| Error::io(file, "read", e))?;
+                let bytes = read_small(file, "tokenizer", TOKENIZER_LIMIT)?;
                 let unusable = |e: tokenizers::Error| Error::Tokenizer { file: file.clone(), reason: e.to_string() };
                 Tokenizer::from_json(&bytes).map_err(unusable)
             }
