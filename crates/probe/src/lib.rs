@@ -8,6 +8,7 @@ mod processor;
 mod prompt;
 mod replay;
 mod resident;
+mod surroundings;
 mod wiring;
 
 pub use clock::{Clocked, Request, clock, margins};
@@ -16,3 +17,4 @@ pub use error::Error;
 pub use prompt::{PROMPT_RULE, prompt};
 pub use replay::{Case, replay};
 pub use resident::peak_resident_bytes;
+pub use surroundings::{Before, Watch, Watched};
