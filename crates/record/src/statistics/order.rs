@@ -72,7 +72,7 @@ pub fn schedule(arms: usize, repeats: usize) -> Result<Schedule, OrderError> {
     // Two arms: four, so that both A B B A and B A A B occur. An odd square is complete only with its mirror image.
     let complete_at = match arms {
         2 => 4,
-        even if even % 2 == 0 => even,
+        even if even.is_multiple_of(2) => even,
         odd => 2 * odd,
     };
     if repeats % 2 == 1 {
@@ -85,7 +85,7 @@ pub fn schedule(arms: usize, repeats: usize) -> Result<Schedule, OrderError> {
         let turned = (pair / square.len()) % 2 == 1;
         rows.extend(if turned { [second.clone(), first.clone()] } else { [first.clone(), second.clone()] });
     }
-    let balance = if repeats % complete_at == 0 { Balance::EveryPlace } else { Balance::Mirrored };
+    let balance = if repeats.is_multiple_of(complete_at) { Balance::EveryPlace } else { Balance::Mirrored };
     Ok(Schedule { rows, balance, complete_at })
 }
 

@@ -312,7 +312,7 @@ mod tests {
         let verdict = verdict(&[1.10, 0.97, 1.02, 1.06], Unit::TokensPerSecond);
         assert_eq!(verdict.outcome, Outcome::Inconclusive);
         let more = verdict.more_repeats.unwrap();
-        assert!(more >= 2 && more % 2 == 0, "{more}");
+        assert!(more >= 2 && more.is_multiple_of(2), "{more}");
         assert!(verdict.sentence.starts_with(&format!("decode: inconclusive, needs about {more} more repeats: ")));
         let single = super::tests::verdict(&[1.1], Unit::TokensPerSecond);
         assert!(single.more_repeats.is_none() && single.sentence.contains("more repeats"), "{}", single.sentence);
