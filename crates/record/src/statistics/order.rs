@@ -82,7 +82,7 @@ pub fn schedule(arms: usize, repeats: usize) -> Result<Schedule, OrderError> {
     let mut rows = Vec::with_capacity(repeats);
     for pair in 0..repeats / 2 {
         let [first, second] = &square[pair % square.len()];
-        let turned = (pair / square.len()) % 2 == 1;
+        let turned = !(pair / square.len()).is_multiple_of(2);
         rows.extend(if turned { [second.clone(), first.clone()] } else { [first.clone(), second.clone()] });
     }
     let balance = if repeats.is_multiple_of(complete_at) { Balance::EveryPlace } else { Balance::Mirrored };
@@ -95,7 +95,7 @@ fn mirrored_pairs(arms: usize) -> Vec<[Vec<usize>; 2]> {
     let zigzag: Vec<usize> =
         (0..arms).map(|place| if place % 2 == 1 { place.div_ceil(2) } else { (arms - place / 2) % arms }).collect();
     // For an even number of arms, mirror images of shifts are shifts again: half of them make the square.
-    let shifts = if arms % 2 == 0 { arms / 2 } else { arms };
+    let shifts = if arms.is_multiple_of(2) { arms / 2 } else { arms };
     (0..shifts)
         .map(|shift| {
             let row: Vec<usize> = zigzag.iter().map(|arm| (arm + shift) % arms).collect();
