@@ -13,6 +13,7 @@ mod read;
 mod replay;
 mod request;
 mod samples;
+pub mod statistics;
 mod subject;
 mod wiring;
 mod workload;
