@@ -220,9 +220,9 @@ impl Reference {
         let Tolerance::NearTie { margin: allowed } = tolerance else { return Err(what) };
         match self.margins.as_ref().and_then(|margins| margins.get(at)) {
             None => Err(format!("{what}, and the control does not say how near a tie that was")),
-            Some(margin) if *margin <= allowed => {
-                Ok(Some(format!("{place}, where the control's best two logits are {margin:.3} apart (at most {allowed})")))
-            }
+            Some(margin) if *margin <= allowed => Ok(Some(format!(
+                "{place}, where the control's best two logits are {margin:.3} apart (at most {allowed})"
+            ))),
             Some(margin) => Err(format!(
                 "{what}, where the control's best two logits are {margin:.3} apart; only below {allowed} may another \
                  kernel choose otherwise"
