@@ -16,5 +16,5 @@ pub use conditions::{bound_kernels, conditions, host, now, subject};
 pub use error::Error;
 pub use prompt::{PROMPT_RULE, prompt};
 pub use replay::{Case, replay};
-pub use resident::peak_resident_bytes;
+pub use resident::{peak_resident_bytes, reset_peak_resident};
 pub use surroundings::{Before, Watch, Watched};
