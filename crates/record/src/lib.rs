@@ -6,6 +6,7 @@ mod check;
 mod conditions;
 mod coverage;
 mod find;
+pub mod gate;
 mod identity;
 mod known;
 mod quantity;
