@@ -79,7 +79,7 @@ impl Clocked {
     fn interrupted(place: &str) -> Clocked {
         let clock = Known::unavailable(format!("interrupted {place}"), "run again and let it finish");
         let switches = Known::unavailable("the request was not clocked", "run again and let it finish");
-        Clocked { clock, wiring: Vec::new(), tokens: Vec::new(), rss_of_request: false, involuntary_switches: switches }
+        Clocked { clock, wiring: Vec::new(), tokens: Vec::new(), involuntary_switches: switches }
     }
 }
 

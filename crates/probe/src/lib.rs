@@ -12,7 +12,7 @@ mod surroundings;
 mod wiring;
 
 pub use clock::{Clocked, Request, clock, margins};
-pub use conditions::{bound_kernels, conditions, host, now, subject};
+pub use conditions::{binary, bound_kernels, conditions, host, now, subject};
 pub use error::Error;
 pub use prompt::{PROMPT_RULE, prompt};
 pub use replay::{Case, replay};

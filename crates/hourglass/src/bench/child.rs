@@ -54,8 +54,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let (mut engine, _) = load::load(&files, options)?;
     let form = files.describe_encoding();
     print(&ChildLine::Header(Box::new(header(args, &engine, &form))))?;
-    let request =
-        Request { prompt: &ids, output_tokens: args.output_len, logits: args.prefill_logits.mode(), warmup: args.warmup };
+    let request = Request {
+        prompt: &ids,
+        output_tokens: args.output_len,
+        logits: args.prefill_logits.mode(),
+        warmup: args.warmup,
+    };
     let clocked = probe::clock(&mut engine, &request, &|_, _, _| {})?;
     let Some(clock) = clocked.clock.known().filter(|clock| clock.coverage.is_complete()) else {
         return Ok(ExitCode::from(INTERRUPTED));

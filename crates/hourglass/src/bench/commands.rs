@@ -88,7 +88,9 @@ fn rung(args: &Args, checkpoint: &str, ids: &Path) -> Vec<OsString> {
             words.extend([flag.into(), value.into()]);
         }
     }
-    words.extend([(engine.pin, "--pin"), (engine.convert, "--convert")].iter().filter(|(on, _)| *on).map(|(_, f)| (*f).into()));
+    words.extend(
+        [(engine.pin, "--pin"), (engine.convert, "--convert")].iter().filter(|(on, _)| *on).map(|(_, f)| (*f).into()),
+    );
     words
 }
 

@@ -62,12 +62,7 @@ pub(crate) struct Execution {
 }
 
 /// Runs `command`; `limit` None waits for ever. `tick` is called about ten times a second.
-pub(crate) fn run(
-    command: &ChildCommand,
-    limit: Option<Duration>,
-    task: Task,
-    tick: &mut dyn FnMut(),
-) -> Execution {
+pub(crate) fn run(command: &ChildCommand, limit: Option<Duration>, task: Task, tick: &mut dyn FnMut()) -> Execution {
     let before = Before::now();
     let (started, start) = (probe::now(), Instant::now());
     let spawned = Command::new(&command.program)

@@ -195,7 +195,11 @@ fn marks(surroundings: &Surroundings, limit: f64) -> Vec<String> {
         ));
     }
     if let Some(waiting) = surroundings.memory_pressure.value().filter(|share| *share > limit) {
-        marks.push(format!("tasks waited for memory {} of the time, above the limit of {}", percent(waiting), percent(limit)));
+        marks.push(format!(
+            "tasks waited for memory {} of the time, above the limit of {}",
+            percent(waiting),
+            percent(limit)
+        ));
     }
     marks
 }

@@ -130,7 +130,9 @@ fn parse(text: &str, registry: &Registry) -> Result<Variant> {
     }
     if let Some(url) = text.strip_prefix("endpoint:") {
         if !(url.starts_with("http://") || url.starts_with("https://")) {
-            return Err(usage(format!("--variant {text}: expected endpoint:http://HOST:PORT or endpoint:https://HOST")));
+            return Err(usage(format!(
+                "--variant {text}: expected endpoint:http://HOST:PORT or endpoint:https://HOST"
+            )));
         }
         return variant(text, What::Endpoint(url.to_owned()));
     }
