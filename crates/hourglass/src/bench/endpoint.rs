@@ -74,6 +74,11 @@ pub(crate) enum EndpointError {
          'ignore_eos'; choose a shorter --output-len"
     )]
     Length { url: String, asked: usize, found: u64 },
+    #[error(
+        "{url}: the answer ended by itself ('{finish}', where 'length' was expected after {asked} tokens) and the server \
+         does not count them; choose a shorter --output-len, or a server that sends 'usage'"
+    )]
+    Uncounted { url: String, asked: usize, finish: String },
 }
 
 impl EndpointError {
@@ -127,12 +132,12 @@ fn answer(
     let sent = Instant::now();
     let answer = stream::read(client, &dialect.url, &body, sent, output_len)?;
     let whole = sent.elapsed();
-    if let Some(found) = answer.completion_tokens
-        && found != output_len as u64
-    {
-        return Err(EndpointError::Length { url: dialect.url.clone(), asked: output_len, found });
+    let url = dialect.url.clone();
+    match answer.tokens() {
+        Some(found) if found == output_len as u64 => Ok((whole, answer)),
+        Some(found) => Err(EndpointError::Length { url, asked: output_len, found }),
+        None => Err(EndpointError::Uncounted { url, asked: output_len, finish: answer.finish }),
     }
-    Ok((whole, answer))
 }
 
 fn header(request: &EndpointRequest, dialect: &Dialect) -> ChildHeader {

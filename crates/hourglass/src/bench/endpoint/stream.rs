@@ -31,6 +31,9 @@ pub(super) struct Answer {
     pub(super) token_ids: Option<Vec<u32>>,
     pub(super) prompt_tokens: Option<u64>,
     pub(super) completion_tokens: Option<u64>,
+    /// Why it ended: `length` after as many tokens as were asked for.
+    pub(super) finish: String,
+    asked: usize,
 }
 
 /// What one read brought.
@@ -47,6 +50,11 @@ pub(super) struct Chunk {
 }
 
 impl Answer {
+    /// By the server's count, or because it says that it stopped at the number asked for.
+    pub(super) fn tokens(&self) -> Option<u64> {
+        self.completion_tokens.or_else(|| (self.finish == "length").then_some(self.asked as u64))
+    }
+
     /// Tokens of each chunk: by their ids, by the server's running count, or, where the answer has as many events as
     /// tokens, by its events. Unavailable if the server tells none of these.
     pub(super) fn tokens_per_chunk(&self) -> Known<Vec<u64>> {
@@ -54,15 +62,15 @@ impl Answer {
             return Known::Is(self.chunks.iter().filter_map(|chunk| chunk.ids).collect());
         }
         let totals: Vec<u64> = self.chunks.iter().filter_map(|chunk| chunk.total).collect();
-        if totals.len() == self.chunks.len() && totals.is_sorted() && totals.last() == self.completion_tokens.as_ref() {
+        if totals.len() == self.chunks.len() && totals.is_sorted() && totals.last().copied() == self.tokens() {
             let before = std::iter::once(0).chain(totals.iter().copied());
             return Known::Is(totals.iter().zip(before).map(|(total, before)| total - before).collect());
         }
         let events: u64 = self.chunks.iter().map(|chunk| chunk.events).sum();
-        if self.completion_tokens == Some(events) {
+        if self.tokens() == Some(events) {
             return Known::Is(self.chunks.iter().map(|chunk| chunk.events).collect());
         }
-        let why = match self.completion_tokens {
+        let why = match self.tokens() {
             Some(tokens) => {
                 format!("{events} events held {tokens} tokens, and the server does not say which held how many")
             }
@@ -150,7 +158,9 @@ struct Events {
     ids_missing: bool,
     prompt_tokens: Option<u64>,
     completion_tokens: Option<u64>,
-    complete: bool,
+    /// `[DONE]` came.
+    done: bool,
+    finish: Option<String>,
 }
 
 impl Events {
@@ -168,7 +178,8 @@ impl Events {
             ids_missing: false,
             prompt_tokens: None,
             completion_tokens: None,
-            complete: false,
+            done: false,
+            finish: None,
         }
     }
 
@@ -202,7 +213,7 @@ impl Events {
             return Err(self.bad_event("it has no 'data:'", line));
         };
         if data == b"[DONE]" {
-            self.complete = true;
+            self.done = true;
             return Ok(());
         }
         // Servers split text into as many events as tokens, seldom more; no honest one sends so many.
@@ -230,7 +241,9 @@ impl Events {
         self.prompt_tokens = usage["prompt_tokens"].as_u64().or(self.prompt_tokens);
         self.completion_tokens = total.or(self.completion_tokens);
         let choice = &event["choices"][0];
-        self.complete |= choice["finish_reason"].is_string();
+        if let Some(finish) = choice["finish_reason"].as_str() {
+            self.finish = Some(finish.chars().take(EXCERPT).collect());
+        }
         let delta = &choice["delta"];
         // What a reasoning model thinks was generated too.
         let texts = [&choice["text"], &delta["content"], &delta["reasoning_content"], &delta["reasoning"]];
@@ -260,7 +273,7 @@ impl Events {
     }
 
     fn finish(self) -> Result<Answer, EndpointError> {
-        if !self.complete || !self.line.trim_ascii().is_empty() {
+        if !(self.done || self.finish.is_some()) || !self.line.trim_ascii().is_empty() {
             let half = if self.line.trim_ascii().is_empty() { "" } else { ", in the middle of a line" };
             return Err(EndpointError::Early { url: self.url, chunks: self.chunks.len(), half });
         }
@@ -274,6 +287,8 @@ impl Events {
             token_ids: (!self.ids_missing).then_some(self.ids),
             prompt_tokens: self.prompt_tokens,
             completion_tokens: self.completion_tokens,
+            finish: self.finish.unwrap_or_else(|| "no reason told".into()),
+            asked: self.asked,
         })
     }
 

@@ -207,6 +207,26 @@ fn fewer_tokens_than_asked_for_is_no_sample() {
 }
 
 #[test]
+fn without_a_count_the_reason_for_the_end_tells_it() {
+    let server = |finish: &'static str| {
+        TestServer::start(move |path, body| {
+            if path == "/v1/models" {
+                return models();
+            }
+            let events: String = (0..body["max_tokens"].as_u64().unwrap()).map(|_| event("w")).collect();
+            let end = json!({"choices": [{"text": "", "finish_reason": finish}]});
+            vec![Step::Send(stream_head()), Step::Send(format!("{events}data: {end}\n\n"))]
+        })
+    };
+    let (_, measured) = good(&request(&server("length").url));
+    let times = measured.endpoint.unwrap();
+    assert_eq!(times.chunk_tokens.known().unwrap().iter().sum::<u64>(), 4);
+    assert!(times.completion_tokens.known().is_none() && times.prompt_tokens.known().is_none());
+    let error = lines(&request(&server("stop").url)).unwrap_err().to_string();
+    assert!(error.contains("ended by itself ('stop'") && error.contains("'usage'"), "{error}");
+}
+
+#[test]
 fn no_server_is_unavailable_and_a_refusal_is_told() {
     // A port that was free a moment ago.
     let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
