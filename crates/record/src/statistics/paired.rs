@@ -175,7 +175,8 @@ impl Estimator {
         let Some(degrees) = logs.len().checked_sub(fitted).filter(|degrees| *degrees > 0) else {
             return Vec::new();
         };
-        let widen = (logs.len() as f64 / degrees as f64).sqrt();
+        // The second factor makes the spread as often too large as too small (the median of chi squared).
+        let widen = (logs.len() as f64 / degrees as f64).sqrt() * (1.0 + 1.0 / (3.0 * degrees as f64));
         self.without_order(logs, order).into_iter().map(|log| (log - estimate.center) * widen).collect()
     }
 

@@ -131,12 +131,14 @@ pub(crate) fn repeats_for(spread: f64, wanted: f64) -> u64 {
         let power = student_quantile(POWER, repeats as usize - 2) / (repeats as f64).sqrt();
         needed * (interval_factor(repeats as usize) + power) <= 1.0
     };
-    (2..=50).map(|half| half * 2).find(|repeats| enough(*repeats)).unwrap_or_else(|| {
-        // Student's factors are the normal distribution's by now: 1.96 and 0.84.
-        let pairs = ((1.96 + 0.84) * needed).powi(2);
-        // 0 / 0 and 1 / 0 as well: nothing to find is not found by any number.
-        if pairs < 1e6 { (pairs / 2.0).ceil() as u64 * 2 } else { 1_000_000 }
-    })
+    let few: Vec<u64> = (2..=50).map(|half| half * 2).collect();
+    if let Some(repeats) = few.get(few.partition_point(|repeats| !enough(*repeats))) {
+        return *repeats;
+    }
+    // Student's factors are the normal distribution's by now: 1.96 and 0.84.
+    let pairs = ((1.96 + 0.84) * needed).powi(2);
+    // 0 / 0 and 1 / 0 as well: nothing to find is not found by any number.
+    if pairs < 1e6 { (pairs / 2.0).ceil() as u64 * 2 } else { 1_000_000 }
 }
 
 fn sentence(
