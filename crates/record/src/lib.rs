@@ -5,6 +5,7 @@ pub mod bench;
 mod check;
 mod conditions;
 mod coverage;
+pub mod export;
 mod find;
 pub mod gate;
 mod identity;
