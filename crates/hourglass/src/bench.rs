@@ -161,8 +161,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         output_tokens: args.output_len as u64,
     };
     let mut view = View::new(record_file);
-    runner::run(&mut record, &mut executor, &mut view)?;
-    view.finish(&record)?;
+    let ran = runner::run(&mut record, &mut executor, &mut view);
+    // What was measured is shown even where it could not be saved.
+    let saved = ran.and_then(|()| view.finish(&record));
     for (format, file) in exports {
         match format.render(&record) {
             Ok(text) => file.finish_with(text.as_bytes())?,
@@ -170,7 +171,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             Err(error) => output::note(format_args!("hourglass: {error}")),
         }
     }
-    report(&args, &record, &gates)
+    let code = report(&args, &record, &gates)?;
+    saved.map(|()| code)
 }
 
 /// Everything printed, and the exit code.

@@ -107,15 +107,9 @@ fn serve(args: &Args, url: &str, ids: &[u32]) -> Result<ExitCode> {
     })?;
     // The ids in words, for servers that take only text; synthetic models have none.
     let files = args.model.open(Some(load::DEFAULT_MODEL))?;
-    let text = files.tokenizer().ok().and_then(|tokenizer| tokenizer.decode(ids).ok());
-    let request = EndpointRequest {
-        url,
-        ids,
-        text: text.as_deref(),
-        output_len: args.output_len,
-        warmup: args.warmup,
-        limit,
-    };
+    let text = files.tokenizer().ok().and_then(|tokenizer| tokenizer.decode(ids, false).ok());
+    let request =
+        EndpointRequest { url, ids, text: text.as_deref(), output_len: args.output_len, warmup: args.warmup, limit };
     endpoint::child(&request, &mut std::io::stdout().lock())
 }
 

@@ -278,7 +278,11 @@ fn samples(text: &mut String, record: &BenchRecord) {
     let name = |sample: &Sample| &record.arms[sample.arm as usize].name;
     for sample in &record.samples {
         if let Outcome::Lost(why) = &sample.outcome {
-            *text += &paragraph(&format!("Process {} ({}) lost: ", sample.order + 1, name(sample)), &format!("{why}."), "  ");
+            *text += &paragraph(
+                &format!("Process {} ({}) lost: ", sample.order + 1, name(sample)),
+                &format!("{why}."),
+                "  ",
+            );
         }
     }
     let marked: Vec<&Sample> = record.samples.iter().filter(|sample| !sample.marks.is_empty()).collect();

@@ -126,8 +126,7 @@ impl BenchRecord {
     }
 
     fn wiring_of(&self, index: usize) -> Verified {
-        let arm = &self.arms[index];
-        if matches!(arm.kind, ArmKind::Peer | ArmKind::Endpoint) {
+        if !self.is_ours(index) {
             return Verified::NotChecked("other engines do not say what they dispatched".to_owned());
         }
         let (mut samples, mut layers) = (0, 0);
@@ -155,6 +154,13 @@ impl BenchRecord {
             return Verified::NotChecked("the arm has no measured sample".to_owned());
         }
         Verified::Passed(format!("{layers} of {layers} layers dispatched as planned in every clocked request"))
+    }
+
+    /// Whether an arm's processes run our engine; the control again is what the control is.
+    pub(crate) fn is_ours(&self, index: usize) -> bool {
+        let kind = self.arms[index].kind;
+        let kind = if kind == ArmKind::SameAgain { self.arms[0].kind } else { kind };
+        kind == ArmKind::Checkpoint
     }
 
     fn summary_of(&self, index: usize) -> Vec<MetricSummary> {
