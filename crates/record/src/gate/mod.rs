@@ -3,13 +3,13 @@
 //!
 //! A condition compares two sums of products of numbers with units, metrics (an arm's median) and `baseline` (the control's
 //! median of the same metric), or asks for a verdict: `decode.verdict == slower`. It is checked, units included, before
-//! anything runs. It is then asked of every arm but the control; what is missing is an error, never a pass.
+//! anything runs. It is then asked of every arm but the control and the control again; what is missing is an error, never a pass.
 
 mod parse;
 
 pub use parse::GateError;
 
-use crate::bench::{BenchRecord, Metric, Verdict};
+use crate::bench::{ArmKind, BenchRecord, Metric, Verdict};
 use crate::known::Unavailable;
 use crate::quantity::Unit;
 use std::fmt;
@@ -114,7 +114,8 @@ impl Gate {
             return Err(GateMissing::Void { gate: gate(), check: check.name.clone() });
         }
         let control = record.arms.first().map_or("(none)", |arm| &arm.name);
-        if record.arms.len() < 2 {
+        let candidate = |index: usize| index > 0 && record.arms[index].kind != ArmKind::SameAgain;
+        if !(0..record.arms.len()).any(candidate) {
             return Err(GateMissing::NoArm { gate: gate(), control: control.to_owned() });
         }
         let mut failures = Vec::new();
@@ -129,7 +130,7 @@ impl Gate {
                     how_to_get: "mend it or leave the arm out".to_owned(),
                 });
             }
-            if index == 0 {
+            if !candidate(index) {
                 continue;
             }
             let found = match &self.condition {
