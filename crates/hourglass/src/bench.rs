@@ -77,16 +77,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Pause between processes
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, allow_negative_numbers = true)]
     cooldown_seconds: f64,
     /// A process that takes longer, load and warm-up included, is ended and its sample lost
-    #[arg(long, value_name = "SECONDS", default_value_t = 900.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 900.0, allow_negative_numbers = true)]
     time_limit_seconds: f64,
     /// Share of the processors that others may take before a sample is marked, and left out where enough remain
-    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1, allow_negative_numbers = true)]
     load_limit: f64,
     /// The smallest difference that matters
-    #[arg(long, value_name = "PERCENT", default_value_t = 2.0)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 2.0, allow_negative_numbers = true)]
     smallest_percent: f64,
     /// Exit with 1 if this holds for an arm, e.g. 'decode < 0.97 * baseline'; may be given several times
     #[arg(long = "fail-if", value_name = "CONDITION")]

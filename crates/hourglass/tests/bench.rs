@@ -197,7 +197,7 @@ fn bad_input_is_refused_before_any_work() {
         }
     }
     let message = refusal(&["bench", "--offline", "--model", "qwen3-0.6b"], 2);
-    assert!(message.contains("qwen3-0.6b") && message.contains("offline"), "{message}");
+    assert!(message.contains("Qwen3-0.6B") && message.contains("--offline"), "{message}");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing was left behind");
 }
 

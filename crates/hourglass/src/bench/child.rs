@@ -62,6 +62,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let options = args.engine.options()?;
     let files = args.model.open(Some(load::DEFAULT_MODEL))?;
+    let (vocabulary, positions) = (files.config().vocab_size, files.config().max_positions);
+    if let Some(id) = ids.iter().find(|id| **id as usize >= vocabulary) {
+        let file = args.ids_file.display();
+        return Err(usage(format!(
+            "--ids-file {file}: token id {id}: expected ids below the vocabulary's {vocabulary}"
+        )));
+    }
+    if ids.len().checked_add(args.output_len).is_none_or(|tokens| tokens > positions) {
+        return Err(usage(format!(
+            "--output-len {}: with the prompt's {} tokens that is more than the model's {positions} positions",
+            args.output_len,
+            ids.len()
+        )));
+    }
     let (mut engine, _) = load::load(&files, options)?;
     let form = files.describe_encoding();
     print(&ChildLine::Header(Box::new(header(args, &engine, &form))))?;

@@ -67,7 +67,7 @@ pub(crate) fn run(record: &mut BenchRecord, executor: &mut dyn Executor, watcher
         }
         let sample = sample(record, index, execution);
         record.samples.push(sample);
-        record.conclude()?;
+        record.conclude_so_far()?;
         watcher.sampled(record)?;
     }
     record.conclude()?;
