@@ -3,6 +3,7 @@
 
 mod child;
 mod commands;
+mod endpoint;
 mod growing;
 mod process;
 mod runner;
@@ -10,13 +11,14 @@ mod table;
 mod variants;
 mod view;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ops::Registry;
 use record::bench::{Arm, BenchProtocol, BenchRecord, EXCLUSION_RULE, Slot, Tolerance};
+use record::export::Format;
 use record::gate::{Failure, Gate};
 use record::statistics::{CONFIDENCE, order};
 use record::{Coverage, Known, Phase, Record, Workload, token_trace_hash};
@@ -25,6 +27,7 @@ use weights::ModelFiles;
 use crate::failure::{INTERRUPTED, usage};
 use crate::find::PrefillLogits;
 use crate::load::{DEFAULT_MODEL, EngineArgs, ModelArgs, Solution};
+use crate::output::OutputFile;
 use crate::{interrupt, output};
 use growing::GrowingFile;
 use runner::Processes;
@@ -74,16 +77,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Pause between processes
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, allow_negative_numbers = true)]
     cooldown_seconds: f64,
     /// A process that takes longer, load and warm-up included, is ended and its sample lost
-    #[arg(long, value_name = "SECONDS", default_value_t = 900.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 900.0, allow_negative_numbers = true)]
     time_limit_seconds: f64,
     /// Share of the processors that others may take before a sample is marked, and left out where enough remain
-    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1, allow_negative_numbers = true)]
     load_limit: f64,
     /// The smallest difference that matters
-    #[arg(long, value_name = "PERCENT", default_value_t = 2.0)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 2.0, allow_negative_numbers = true)]
     smallest_percent: f64,
     /// Exit with 1 if this holds for an arm, e.g. 'decode < 0.97 * baseline'; may be given several times
     #[arg(long = "fail-if", value_name = "CONDITION")]
@@ -109,6 +112,10 @@ pub(crate) struct Args {
     /// Write the record of everything measured; while the run goes on it grows in FILE.partial
     #[arg(long, value_name = "FILE")]
     json_output: Option<PathBuf>,
+    /// Write the record in a form that another tool reads, once for each: llama-bench, llama-bench-arms, google-benchmark,
+    /// bmf, csv, markdown
+    #[arg(long = "export", value_name = "FORMAT=FILE")]
+    exports: Vec<String>,
     /// Print the record in place of the tables
     #[arg(long)]
     json: bool,
@@ -136,6 +143,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         }
     }
     let record_file = args.json_output.as_deref().map(|path| GrowingFile::create("--json-output", path)).transpose()?;
+    let exports = args.exports()?;
     let files = args.model.open(Some(DEFAULT_MODEL))?;
     args.check_length(&files)?;
     let prompt = args.prompt(&files);
@@ -153,9 +161,18 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         output_tokens: args.output_len as u64,
     };
     let mut view = View::new(record_file);
-    runner::run(&mut record, &mut executor, &mut view)?;
-    view.finish(&record)?;
-    report(&args, &record, &gates)
+    let ran = runner::run(&mut record, &mut executor, &mut view);
+    // What was measured is shown even where it could not be saved.
+    let saved = ran.and_then(|()| view.finish(&record));
+    for (format, file) in exports {
+        match format.render(&record) {
+            Ok(text) => file.finish_with(text.as_bytes())?,
+            // An interrupted run may have nothing to export; what it has is in the record.
+            Err(error) => output::note(format_args!("hourglass: {error}")),
+        }
+    }
+    let code = report(&args, &record, &gates)?;
+    saved.map(|()| code)
 }
 
 /// Everything printed, and the exit code.
@@ -237,6 +254,21 @@ impl Args {
             Err(error) => Err(usage(format!("--fail-if: {error}"))),
         };
         self.fail_if.iter().map(parse).collect()
+    }
+
+    /// The files of --export, claimed.
+    fn exports(&self) -> Result<Vec<(Format, OutputFile)>> {
+        let mut places = vec![("--json-output", self.json_output.as_deref())];
+        let mut formats = Vec::with_capacity(self.exports.len());
+        for text in &self.exports {
+            let Some((format, path)) = text.split_once('=').filter(|(_, path)| !path.is_empty()) else {
+                return Err(usage(format!("--export {text}: expected FORMAT=FILE, e.g. csv=bench.csv")));
+            };
+            formats.push((Format::parse(format).map_err(|error| usage(error.to_string()))?, Path::new(path)));
+            places.push(("--export", Some(Path::new(path))));
+        }
+        output::check_distinct(&places)?;
+        formats.into_iter().map(|(format, path)| Ok((format, OutputFile::create("--export", path)?))).collect()
     }
 
     fn check_length(&self, files: &ModelFiles) -> Result<()> {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use model::Engine;
@@ -11,6 +12,7 @@ use probe::Request;
 use record::Known;
 use record::bench::{CHILD_PROTOCOL, ChildHeader, ChildLine, ChildRequest, Setting};
 
+use super::endpoint::{self, EndpointRequest};
 use crate::failure::{INTERRUPTED, usage};
 use crate::find::PrefillLogits;
 use crate::load::{EngineArgs, ModelArgs};
@@ -38,6 +40,12 @@ pub(crate) struct Args {
     /// After the clock, run the request again and say how near to a tie each choice was
     #[arg(long)]
     margins: bool,
+    /// Clock a server that speaks OpenAI's API at this address, in place of our engine; --model says what it serves
+    #[arg(long, value_name = "URL", conflicts_with = "margins")]
+    endpoint: Option<String>,
+    /// The longest that one request of a server may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 900.0)]
+    time_limit_seconds: f64,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -48,9 +56,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.output_len < 2 {
         return Err(usage(format!("--output-len {}: expected at least 2", args.output_len)));
     }
-    let options = args.engine.options()?;
     let ids = read_ids(&args.ids_file)?;
+    if let Some(url) = &args.endpoint {
+        return serve(args, url, &ids);
+    }
+    let options = args.engine.options()?;
     let files = args.model.open(Some(load::DEFAULT_MODEL))?;
+    let (vocabulary, positions) = (files.config().vocab_size, files.config().max_positions);
+    if let Some(id) = ids.iter().find(|id| **id as usize >= vocabulary) {
+        let file = args.ids_file.display();
+        return Err(usage(format!(
+            "--ids-file {file}: token id {id}: expected ids below the vocabulary's {vocabulary}"
+        )));
+    }
+    if ids.len().checked_add(args.output_len).is_none_or(|tokens| tokens > positions) {
+        return Err(usage(format!(
+            "--output-len {}: with the prompt's {} tokens that is more than the model's {positions} positions",
+            args.output_len,
+            ids.len()
+        )));
+    }
     let (mut engine, _) = load::load(&files, options)?;
     let form = files.describe_encoding();
     print(&ChildLine::Header(Box::new(header(args, &engine, &form))))?;
@@ -87,6 +112,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     print(&ChildLine::Request(Box::new(line)))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A server's request, clocked by its client.
+fn serve(args: &Args, url: &str, ids: &[u32]) -> Result<ExitCode> {
+    let limit = Duration::try_from_secs_f64(args.time_limit_seconds).map_err(|_| {
+        usage(format!("--time-limit-seconds {}: expected a number of seconds", args.time_limit_seconds))
+    })?;
+    // The ids in words, for servers that take only text; synthetic models have none.
+    let files = args.model.open(Some(load::DEFAULT_MODEL))?;
+    let text = files.tokenizer().ok().and_then(|tokenizer| tokenizer.decode(ids, false).ok());
+    let request =
+        EndpointRequest { url, ids, text: text.as_deref(), output_len: args.output_len, warmup: args.warmup, limit };
+    endpoint::child(&request, &mut std::io::stdout().lock())
 }
 
 fn header(args: &Args, engine: &Engine, weights_form: &str) -> ChildHeader {

@@ -96,6 +96,7 @@ fn rung(args: &Args, checkpoint: &str, ids: &Path) -> Vec<OsString> {
 
 fn endpoint(args: &Args, url: &str, ids: &Path) -> Vec<OsString> {
     let mut words = common(args, ids);
+    words.extend(["--time-limit-seconds".into(), args.time_limit_seconds.to_string().into()]);
     words.extend(["--endpoint".into(), url.into(), "--model".into(), args.model_name().into(), "--offline".into()]);
     words
 }

@@ -67,7 +67,7 @@ pub(crate) fn run(record: &mut BenchRecord, executor: &mut dyn Executor, watcher
         }
         let sample = sample(record, index, execution);
         record.samples.push(sample);
-        record.conclude()?;
+        record.conclude_so_far()?;
         watcher.sampled(record)?;
     }
     record.conclude()?;
@@ -202,4 +202,195 @@ fn marks(surroundings: &Surroundings, limit: f64) -> Vec<String> {
         ));
     }
     marks
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use clap::Parser;
+    use record::bench::{ChildHeader, ChildLine, ChildRequest, Metric, Reason, Verified};
+
+    /// Makes processes up: `answer(arm, nth of the arm)`.
+    struct MadeUp<'a> {
+        answer: &'a dyn Fn(usize, usize) -> ChildResult,
+        /// Arms in the order in which they ran, and whether margins were asked for.
+        ran: Vec<(usize, bool)>,
+    }
+
+    impl Executor for MadeUp<'_> {
+        fn run(&mut self, arm: usize, margins: bool, tick: &mut dyn FnMut()) -> Execution {
+            tick();
+            let nth = self.ran.iter().filter(|(other, _)| *other == arm).count();
+            self.ran.push((arm, margins));
+            Execution {
+                process_id: Known::Is(self.ran.len() as u32),
+                started: "2026-01-01T00:00:00Z".to_owned(),
+                seconds: 2.0,
+                result: (self.answer)(arm, nth),
+                surroundings: Known::unavailable("made up", "measure"),
+            }
+        }
+    }
+
+    #[derive(Default)]
+    struct Nobody {
+        sampled: usize,
+        /// Fails to save from here on.
+        full_at: Option<usize>,
+    }
+
+    impl Watcher for Nobody {
+        fn tick(&mut self, _: &BenchRecord, _: usize, _: Option<Duration>) {}
+
+        fn sampled(&mut self, _: &BenchRecord) -> Result<()> {
+            self.sampled += 1;
+            anyhow::ensure!(self.full_at.is_none_or(|at| self.sampled < at), "the disk is full");
+            Ok(())
+        }
+    }
+
+    fn lines(version: &str, tokens: [u32; 2], seconds: f64) -> ChildResult {
+        let header = format!(
+            r#"{{"kind":"header","protocol":"bench-child/1","engine":"e","version":"{version}","settings":{{}},"weights_form":"Q4","conversions":[]}}"#
+        );
+        let ChildLine::Header(header) = ChildLine::parse(&header).unwrap() else { panic!("a header") };
+        let missing = || Known::unavailable("made up", "measure");
+        let wiring = record::Wiring {
+            phase: record::Phase::Decode,
+            layers: 2,
+            layers_as_planned: 2,
+            passes: 1,
+            calls_per_pass: 9,
+            planned: 9,
+            dispatched: 9,
+            deviations: Vec::new(),
+        };
+        let request = ChildRequest {
+            prefill_s: Known::Is(seconds),
+            token_s: Known::Is(vec![seconds, seconds]),
+            to_first_token_s: seconds,
+            request_s: seconds * 2.5,
+            tokens: Known::Is(tokens.to_vec()),
+            peak_allocation_bytes: missing(),
+            peak_rss_bytes: missing(),
+            involuntary_switches: None,
+            conditions: None,
+            wiring: vec![wiring],
+            processor_share: None,
+            margins: Some(vec![0.1, 0.1]),
+            endpoint: None,
+        };
+        let header: ChildHeader = *header;
+        ChildResult::Ran(Box::new((header, request)))
+    }
+
+    /// A planned run over these variants on the tiny model: two repeats of two tokens.
+    fn planned(repeats: &str, variants: &[&str]) -> BenchRecord {
+        let mut words =
+            vec!["hourglass", "bench", "--model", "synthetic:tiny", "--input-len", "4", "--output-len", "2"];
+        words.extend(["--repeats", repeats]);
+        words.extend(variants.iter().flat_map(|name| ["--variant", *name]));
+        let crate::Verb::Bench(args) = crate::CommandLine::try_parse_from(words).unwrap().verb else { panic!("bench") };
+        let files = args.model.open(None).unwrap();
+        let variants = super::super::variants::resolve(&args.variants, None, &args.solution.registry()).unwrap();
+        let command = ChildCommand { program: "none".into(), arguments: Vec::new() };
+        let commands = vec![Ok(command); variants.len()];
+        args.plan(&variants, &commands, &files, &args.prompt(&files)).unwrap()
+    }
+
+    fn walk(record: &mut BenchRecord, answer: &dyn Fn(usize, usize) -> ChildResult) -> Vec<(usize, bool)> {
+        let mut executor = MadeUp { answer, ran: Vec::new() };
+        run(record, &mut executor, &mut Nobody::default()).unwrap();
+        executor.ran
+    }
+
+    #[test]
+    fn two_arms_run_in_a_balanced_order_and_are_compared() {
+        let mut record = planned("4", &["selected", "A/A"]);
+        let ran = walk(&mut record, &|_, _| lines("1", [5, 6], 0.5));
+        let arms: Vec<usize> = ran.iter().map(|(arm, _)| *arm).collect();
+        assert_eq!(arms, [0, 1, 1, 0, 1, 0, 0, 1]);
+        assert!(ran.iter().all(|(_, margins)| !margins), "synthetic weights leave no ties");
+        assert!(record.coverage.is_complete() && !record.void, "{:?} {:?}", record.coverage, record.checks);
+        assert_eq!(record.comparison(1, Metric::Decode).unwrap().pairs, 4);
+        assert_eq!(record.arms[0].median(Metric::Prefill).value(), Some(8.0));
+    }
+
+    #[test]
+    fn what_goes_wrong_costs_one_sample_each() {
+        let mut record = planned("4", &["selected", "llama.cpp", "A/A"]);
+        walk(&mut record, &|arm, nth| match (arm, nth) {
+            (1, 0) => ChildResult::Lost("it crashed".to_owned()),
+            (1, 1) => {
+                ChildResult::Unavailable(Reason { why: "no model".to_owned(), how_to_get: "make one".to_owned() })
+            }
+            (1, 3) => lines("2", [5, 6], 0.5),
+            _ => lines("1", [5, 6], 0.5),
+        });
+        let lost: Vec<&str> = record
+            .samples_of(1)
+            .filter_map(|sample| match &sample.outcome {
+                Outcome::Lost(why) => Some(why.as_str()),
+                Outcome::Measured(_) => None,
+            })
+            .collect();
+        assert_eq!(lost.len(), 3, "{lost:?}");
+        for (why, words) in lost.iter().zip(["it crashed", "make one", "first process was e 1"]) {
+            assert!(why.contains(words), "{why}");
+        }
+        assert!(record.arms.iter().all(|arm| arm.counts) && !record.coverage.is_complete());
+        assert!(matches!(record.arms[1].wiring_check, Verified::NotChecked(_)));
+    }
+
+    #[test]
+    fn an_arm_with_another_output_does_not_count() {
+        let mut record = planned("2", &["selected", "kv-cache"]);
+        walk(&mut record, &|arm, _| lines("1", [5, 6 + arm as u32], 0.5));
+        assert!(record.arms[0].counts && !record.arms[1].counts && record.comparisons.is_empty());
+    }
+
+    #[test]
+    fn margins_are_asked_of_the_control_until_it_gives_them() {
+        let mut record = planned("2", &["selected", "kv-cache"]);
+        record.arms[1].output_check.tolerance = Tolerance::NearTie { margin: 0.5 };
+        let ran = walk(&mut record, &|arm, nth| match (arm, nth) {
+            (0, 0) => ChildResult::Lost("it crashed".to_owned()),
+            _ => lines("1", [5, 6 + arm as u32], 0.5),
+        });
+        assert_eq!(ran, [(0, true), (1, false), (1, false), (0, true)]);
+        assert!(record.arms[1].counts, "the tie was near: {:?}", record.arms[1].reason);
+    }
+
+    #[test]
+    fn ctrl_c_and_a_full_disk_keep_what_was_measured() {
+        let mut record = planned("2", &["selected", "A/A"]);
+        walk(&mut record, &|arm, nth| {
+            if (arm, nth) == (1, 1) { ChildResult::Interrupted } else { lines("1", [5, 6], 0.5) }
+        });
+        assert_eq!(record.samples.len(), 2);
+        assert!(record.coverage.reason().unwrap().contains("2 of 4 planned processes ran"), "{:?}", record.coverage);
+        assert!(!record.void);
+        let mut record = planned("2", &["selected", "A/A"]);
+        let mut executor = MadeUp { answer: &|_, _| lines("1", [5, 6], 0.5), ran: Vec::new() };
+        let mut watcher = Nobody { sampled: 0, full_at: Some(3) };
+        let error = run(&mut record, &mut executor, &mut watcher).unwrap_err();
+        assert!(error.to_string().contains("full"));
+        assert_eq!((record.samples.len(), record.comparison(1, Metric::Decode).unwrap().pairs), (3, 1));
+    }
+
+    #[test]
+    fn the_time_left_follows_each_arms_own_pace() {
+        let mut record = planned("2", &["selected", "A/A"]);
+        assert_eq!(time_left(&record, 0, Duration::ZERO), None);
+        walk(&mut record, &|_, _| lines("1", [5, 6], 0.5));
+        for sample in &mut record.samples {
+            sample.process_s = if sample.arm == 0 { 1.0 } else { 10.0 };
+        }
+        record.samples.truncate(2);
+        // A B were run; B A are left, and the B that runs is 4 s old.
+        assert_eq!(time_left(&record, 2, Duration::from_secs(4)), Some(Duration::from_secs(7)));
+        assert_eq!(time_left(&record, 2, Duration::from_secs(60)), Some(Duration::ZERO));
+    }
 }

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use ops::{CachePolicy, Registry};
-use record::bench::{Arm, BenchRecord, Metric, MetricComparison, Outcome, Tolerance, Verdict, Verified};
+use record::bench::{Arm, BenchRecord, Metric, MetricComparison, Outcome, Sample, Tolerance, Verdict, Verified};
 use record::{Known, Reading};
 
 use super::Args;
@@ -12,6 +12,9 @@ use crate::prose::paragraph;
 
 /// Rows per second of a rung without a cache, for the warning's estimate: measured on two cores of a Zen 4, 128 rows.
 const ROWS_PER_S: f64 = 150.0;
+
+/// More repeats than this are no advice: the machine has to become quieter.
+const MOST_REPEATS: u64 = 1000;
 
 /// Metrics whose verdicts are said first.
 const HEADLINES: [Metric; 3] = [Metric::Decode, Metric::Prefill, Metric::Request];
@@ -80,8 +83,11 @@ pub(crate) fn phrase(row: &MetricComparison) -> String {
         Known::Is(Verdict::NoDifference { within_percent }) => {
             format!("{name}: no difference seen within ±{within_percent:.1} %")
         }
-        Known::Is(Verdict::Inconclusive { more_repeats }) => {
-            format!("{name} inconclusive: {}{range}, about {more_repeats} more repeats needed", change(ratio))
+        Known::Is(Verdict::Inconclusive { more_repeats }) if *more_repeats <= MOST_REPEATS => {
+            format!("{name} inconclusive: {}{range}, needs about {more_repeats} more repeats", change(ratio))
+        }
+        Known::Is(Verdict::Inconclusive { .. }) => {
+            format!("{name} inconclusive: {}{range}, too noisy for any number of repeats", change(ratio))
         }
         Known::Unavailable(missing) => format!("{name}: {}, no verdict: {}", change(ratio), missing.unavailable),
     }
@@ -251,12 +257,13 @@ fn noise(text: &mut String, record: &BenchRecord) {
     for row in rows.iter().filter(|row| matches!(row.metric, Metric::Decode | Metric::Prefill)) {
         let false_alarms = show(&row.false_positives, |share| format!("{:.1} %", share * 100.0));
         let least = match &row.detectable_percent {
+            Known::Is(percent) if *percent > 100.0 => "only more than a doubling is found".to_owned(),
             Known::Is(percent) => format!("differences from {percent:.1} % on are found"),
             Known::Unavailable(_) => "what is found is not known".to_owned(),
         };
         let more = match &row.repeats_for_3_percent {
-            Known::Is(repeats) => format!("; 3 % takes about {repeats} repeats"),
-            Known::Unavailable(_) => String::new(),
+            Known::Is(repeats) if *repeats <= MOST_REPEATS => format!("; 3 % takes about {repeats} repeats"),
+            _ => String::new(),
         };
         let line = format!(
             "with {} repeats a false alarm in {false_alarms} of runs, and {least} (from {}){more}.",
@@ -266,21 +273,31 @@ fn noise(text: &mut String, record: &BenchRecord) {
     }
 }
 
-/// What was lost, marked or left out.
+/// What was lost, marked or left out: losses one by one, marks together, since a busy machine marks many.
 fn samples(text: &mut String, record: &BenchRecord) {
+    let name = |sample: &Sample| &record.arms[sample.arm as usize].name;
     for sample in &record.samples {
-        let place = format!("Process {} ({}): ", sample.order + 1, record.arms[sample.arm as usize].name);
         if let Outcome::Lost(why) = &sample.outcome {
-            *text += &paragraph(&place, &format!("lost: {why}."), "  ");
-        } else if let Some(why) = &sample.excluded {
-            *text += &paragraph(&place, &format!("left out: {why}."), "  ");
-        } else if !sample.marks.is_empty() {
-            *text += &paragraph(&place, &format!("marked, and kept: {}.", sample.marks.join("; ")), "  ");
+            *text += &paragraph(
+                &format!("Process {} ({}) lost: ", sample.order + 1, name(sample)),
+                &format!("{why}."),
+                "  ",
+            );
         }
     }
-    if record.samples.iter().any(|sample| !sample.marks.is_empty()) {
-        *text += &paragraph("Rule: ", &format!("{}.", record.protocol.exclusion_rule), "  ");
-    }
+    let marked: Vec<&Sample> = record.samples.iter().filter(|sample| !sample.marks.is_empty()).collect();
+    let Some(first) = marked.first() else { return };
+    let left_out = record.samples.iter().filter(|sample| sample.excluded.is_some()).count();
+    let line = format!(
+        "{} of {} processes were measured under load, {left_out} left out with their blocks (process {}, {}: {}). Rule: {}.",
+        marked.len(),
+        record.samples.len(),
+        first.order + 1,
+        name(first),
+        first.marks.join("; "),
+        record.protocol.exclusion_rule
+    );
+    *text += &paragraph("Load: ", &line, "  ");
 }
 
 fn outputs(text: &mut String, record: &BenchRecord) {
@@ -309,12 +326,18 @@ fn outputs(text: &mut String, record: &BenchRecord) {
 fn next(text: &mut String, record: &BenchRecord, args: &Args) {
     let verdict = |index: usize| record.comparison(index, Metric::Decode).and_then(|row| row.verdict.known());
     let arms = || (1..record.arms.len()).filter_map(|index| Some((&record.arms[index], verdict(index)?)));
-    let command = if let Some((_, Verdict::Inconclusive { more_repeats })) =
-        arms().find(|(_, verdict)| matches!(verdict, Verdict::Inconclusive { .. }))
-    {
-        // Even, as the order wants it.
-        let repeats = (record.protocol.repeats + more_repeats).next_multiple_of(2);
-        format!("for a verdict on every variant run the same again with --repeats {repeats}")
+    let open = arms().find_map(|(_, verdict)| match verdict {
+        Verdict::Inconclusive { more_repeats } => Some(*more_repeats),
+        _ => None,
+    });
+    let command = if let Some(more) = open {
+        if more <= MOST_REPEATS {
+            // Even, as the order wants it.
+            let repeats = (record.protocol.repeats + more).next_multiple_of(2);
+            format!("for a verdict run the same again with --repeats {repeats}")
+        } else {
+            "for a verdict close what else runs on this machine, and run the same again".to_owned()
+        }
     } else if let Some((arm, _)) = arms().find(|(_, verdict)| matches!(verdict, Verdict::Worse)) {
         format!("see which operators it comes from: hourglass find --checkpoint {}", arm.name)
     } else if args.json_output.is_none() {
@@ -348,7 +371,11 @@ fn against(record: &BenchRecord, index: usize, metric: Metric) -> String {
 }
 
 fn change(ratio: f64) -> String {
-    if ratio >= 2.0 { format!("{ratio:.2}x") } else { format!("{:+.1} %", (ratio - 1.0) * 100.0) }
+    match ratio {
+        100.0.. => "more than 100x".to_owned(),
+        2.0.. => format!("{ratio:.2}x"),
+        _ => format!("{:+.1} %", (ratio - 1.0) * 100.0),
+    }
 }
 
 fn spread(arm: &Arm, metric: Metric) -> String {

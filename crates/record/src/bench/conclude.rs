@@ -19,12 +19,21 @@ pub const EXCLUSION_RULE: &str = "a block in which a measured sample is marked i
                                   nothing is left out";
 
 impl BenchRecord {
-    /// Computes everything that follows from schedule and samples, and closes the record. May be called again after
-    /// further samples.
+    /// Computes everything that follows from schedule and samples, and closes the record.
     ///
     /// # Errors
     /// The protocol's smallest difference that matters is no part of a whole.
     pub fn conclude(&mut self) -> Result<(), BandError> {
+        self.conclude_so_far()?;
+        self.noise = of_record::noise(self);
+        Ok(())
+    }
+
+    /// The same without the noise, whose resampling takes longer than a state that is soon replaced is worth.
+    ///
+    /// # Errors
+    /// As for [`BenchRecord::conclude`].
+    pub fn conclude_so_far(&mut self) -> Result<(), BandError> {
         self.exclude();
         let reference = self.reference();
         for index in 0..self.arms.len() {
@@ -52,7 +61,7 @@ impl BenchRecord {
         }
         self.coverage = self.covered();
         self.comparisons = of_record::comparisons(self)?;
-        self.noise = of_record::noise(self);
+        self.noise = Known::unavailable("it is assessed when a run ends, and this one goes on", "let it go on");
         self.close();
         Ok(())
     }
@@ -126,8 +135,7 @@ impl BenchRecord {
     }
 
     fn wiring_of(&self, index: usize) -> Verified {
-        let arm = &self.arms[index];
-        if matches!(arm.kind, ArmKind::Peer | ArmKind::Endpoint) {
+        if !self.is_ours(index) {
             return Verified::NotChecked("other engines do not say what they dispatched".to_owned());
         }
         let (mut samples, mut layers) = (0, 0);
@@ -155,6 +163,13 @@ impl BenchRecord {
             return Verified::NotChecked("the arm has no measured sample".to_owned());
         }
         Verified::Passed(format!("{layers} of {layers} layers dispatched as planned in every clocked request"))
+    }
+
+    /// Whether an arm's processes run our engine; the control again is what the control is.
+    pub(crate) fn is_ours(&self, index: usize) -> bool {
+        let kind = self.arms[index].kind;
+        let kind = if kind == ArmKind::SameAgain { self.arms[0].kind } else { kind };
+        kind == ArmKind::Checkpoint
     }
 
     fn summary_of(&self, index: usize) -> Vec<MetricSummary> {

@@ -63,6 +63,9 @@ pub fn comparisons(record: &BenchRecord) -> Result<Vec<MetricComparison>, BandEr
     Ok(rows)
 }
 
+/// The time of an assessment grows with the square of the repeats; one of more than these would only find less noise.
+const MOST_ASSESSED: usize = 50;
+
 /// What the run's repeats are worth against its own noise, metric by metric.
 pub fn noise(record: &BenchRecord) -> Known<Vec<Noise>> {
     let rows: Vec<Noise> = Metric::ALL.into_iter().filter_map(|metric| noise_of(record, metric)).collect();
@@ -85,6 +88,6 @@ pub fn noise_of(record: &BenchRecord, metric: Metric) -> Option<Noise> {
         arms.iter().filter_map(|arm| compare(&pairs(record, *arm, metric)).ok()).collect();
     let comparisons: Vec<&Comparison> = comparisons.iter().collect();
     let band = record.protocol.practical_percent / 100.0;
-    let (repeats, seed) = (record.protocol.repeats as usize, record.protocol.seed);
+    let (repeats, seed) = ((record.protocol.repeats as usize).min(MOST_ASSESSED), record.protocol.seed);
     (!comparisons.is_empty()).then(|| assess(metric, &comparisons, source, repeats, band, seed))
 }
