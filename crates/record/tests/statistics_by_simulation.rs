@@ -256,7 +256,7 @@ fn stated_rate_and_detectable_difference_are_those_of_the_machine() {
     let typical = 1.0 + sizes[20] / 100.0;
     let found = (0..300).filter(|seed| verdict(&pairs(machine, 8, 1.0 / typical, 700 + seed)) == Verdict::Better);
     let share = found.count() as f64 / 300.0;
-    // 0.8 is meant; eight pairs know their own spread only to a fifth.
+    // 0.8 is meant; what is drawn from eight values has lighter tails than the machine.
     assert!((0.65..0.9).contains(&share), "{share} of the experiments found {typical}");
 }
 

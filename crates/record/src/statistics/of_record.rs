@@ -7,19 +7,20 @@ use crate::quantity::{Reading, Unit};
 use crate::statistics::noise::assess;
 use crate::statistics::paired::{Comparison, Pair, PairError, compare};
 use crate::statistics::verdict::{BandError, Names, judge};
+use std::collections::BTreeMap;
 
 /// The pairs of an arm with the control in one metric, one per block in which both have a sample that counts.
 pub fn pairs(record: &BenchRecord, arm: usize, metric: Metric) -> Vec<Pair> {
     let of = |arm: usize| {
         record.samples_of(arm).filter_map(move |sample| {
             let value = metric.of(&sample.counting()?.clock).value()?;
-            Some((sample.block, sample.order, value))
+            Some((sample.block, (sample.order, value)))
         })
     };
-    let control: Vec<_> = of(0).collect();
+    let control: BTreeMap<u64, (u64, f64)> = of(0).collect();
     of(arm)
-        .filter_map(|(block, order, value)| {
-            let (_, control_order, control) = control.iter().find(|(of_block, ..)| *of_block == block)?;
+        .filter_map(|(block, (order, value))| {
+            let (control_order, control) = control.get(&block)?;
             Some(Pair { control: *control, arm: value, control_first: *control_order < order })
         })
         .collect()
