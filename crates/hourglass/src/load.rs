@@ -107,8 +107,8 @@ pub(crate) struct EngineArgs {
     /// Whose kernels and checkpoints to use
     #[arg(long, value_enum, default_value = "hourglass")]
     pub(crate) solution: Solution,
-    /// The rung of the ladder; `hourglass ladder` lists them
-    #[arg(long, value_name = "NAME", default_value = "selected")]
+    /// The rung of the ladder; `hourglass ladder` lists them, and `fast` stands for the newest
+    #[arg(long, value_name = "NAME", default_value = ops::ladder::FAST)]
     pub(crate) checkpoint: String,
     /// Worker threads [default: every processor]
     #[arg(long, value_name = "N")]
@@ -137,6 +137,22 @@ pub(crate) struct EngineArgs {
 }
 
 impl EngineArgs {
+    /// As if only `--solution` and `--checkpoint` had been given.
+    pub(crate) fn plain(solution: Solution, checkpoint: &str) -> EngineArgs {
+        EngineArgs {
+            solution,
+            checkpoint: checkpoint.to_owned(),
+            threads: None,
+            pin: false,
+            convert: false,
+            w4_group: 128,
+            features_without: None,
+            capacity_cache: None,
+            register_cached_rmsnorm: None,
+            tiled_prefill: None,
+        }
+    }
+
     /// What [`Engine::load`] takes; call it before opening the model, so that a wrong flag costs nothing.
     ///
     /// # Errors

@@ -172,7 +172,6 @@ fn header(request: &EndpointRequest, dialect: &Dialect) -> ChildHeader {
         weights_form: "not told by the server".to_owned(),
         conversions: Vec::new(),
         subject: None,
-        conditions: None,
     }
 }
 
@@ -215,6 +214,7 @@ fn lines_request(whole: Duration, answer: Answer, output_len: usize, overhead: K
         peak_allocation_bytes: remote(),
         peak_rss_bytes: remote(),
         involuntary_switches: None,
+        conditions: None,
         wiring: Vec::new(),
         processor_share: None,
         margins: None,

@@ -82,8 +82,8 @@ pub struct Surroundings {
     pub memory_pressure: Reading,
     /// How often a thread of the child lost its processor during the request.
     pub involuntary_switches: Known<u64>,
-    /// Dependent additions per nanosecond of one spinning thread just before the process started: the clock rate in GHz where
-    /// an addition takes one cycle.
+    /// Dependent one-cycle operations per nanosecond of one spinning thread just before the process started: about the clock
+    /// rate in GHz.
     pub frequency_before: Known<f64>,
     /// The same just after it ended.
     pub frequency_after: Known<f64>,

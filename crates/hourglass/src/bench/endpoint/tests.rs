@@ -296,7 +296,7 @@ fn hostile_streams_end_with_a_reason() {
     says(complaint_about(long, streamed(event("a"))), &["ended before its answer was complete", "after 1 chunks"]);
     says(complaint_about(long, streamed("data: {\"choi")), &["in the middle of a line"]);
     says(complaint_about(long, streamed("")), &["ended before its answer was complete"]);
-    says(complaint_about(long, || vec![]), &["broke after 0 bytes"]);
+    says(complaint_about(long, Vec::new), &["broke after 0 bytes"]);
     says(complaint_about(long, || vec![Step::Send("SSH-2.0-OpenSSH_9.7\r\n\r\n".into())]), &["broke after 0 bytes"]);
     says(complaint_about(long, || plain("200 OK", "application/json", "{}")), &["application/json", "does not stream"]);
     let forever = |text: String| move || vec![Step::Send(stream_head()), Step::Forever(text.clone(), Duration::ZERO)];
