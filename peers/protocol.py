@@ -95,7 +95,7 @@ def unavailable(why: str, how_to_get: str) -> NoReturn:
 @contextmanager
 def needs(peer: str) -> Iterator[None]:
     """Around an adapter's imports: a package that is missing or does not load makes the engine unavailable."""
-    # An adapter may have the name of the package that it imports: its own folder must not be searched.
+    # An adapter may have the name of the package that it imports: its folder comes last from here on.
     here = Path(__file__).resolve().parent
     sys.path = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
     # A progress bar or a greeting on stdout would not be a line of the protocol.
@@ -104,6 +104,7 @@ def needs(peer: str) -> Iterator[None]:
             yield
     except ImportError as error:
         unavailable(f"{peer}: {error}", f"cargo xtask peers {peer}")
+    sys.path.append(str(here))
 
 
 @contextmanager
