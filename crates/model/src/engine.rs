@@ -413,12 +413,49 @@ impl Logits<'_> {
     }
 }
 
-/// Index of the first largest value: the maximum by blocks, then its first place.
+/// Values whose largest is looked for at a time: few enough that the block in which the search ends is soon scanned.
+const BLOCK: usize = 2048;
+
+/// Index of the first largest value. One pass over all values, which compilers vectorise, finds the first block that holds the
+/// largest; only that block is searched for its place.
 fn first_max<T: Copy, K: Copy + PartialOrd>(values: &[T], key: impl Fn(T) -> K) -> u32 {
-    let mut best = key(values[0]);
-    for value in values {
-        let value = key(*value);
-        best = if value > best { value } else { best };
+    let largest = |block: &[T]| {
+        let first = key(block[0]);
+        block.iter().fold(first, |best, value| {
+            let value = key(*value);
+            if value > best { value } else { best }
+        })
+    };
+    let (mut best, mut best_block) = (largest(&values[..BLOCK.min(values.len())]), 0);
+    for (index, block) in values.chunks(BLOCK).enumerate().skip(1) {
+        let here = largest(block);
+        if here > best {
+            (best, best_block) = (here, index);
+        }
     }
-    values.iter().position(|value| key(*value) == best).unwrap_or(0) as u32
+    let start = best_block * BLOCK;
+    let place = values[start..].iter().position(|value| key(*value) == best).unwrap_or(0);
+    (start + place) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::first_max;
+
+    #[test]
+    fn the_first_of_equal_largest_values_wins_wherever_blocks_end() {
+        for length in [1, 2, 2047, 2048, 2049, 4096, 5000] {
+            let mut values: Vec<i16> = (0..length).map(|at| (at * 7919 % 1000) as i16 - 2000).collect();
+            for place in [0, length / 3, length / 2, length - 1] {
+                let kept = values[place as usize];
+                values[place as usize] = 7;
+                assert_eq!(first_max(&values, |value| value), place as u32, "{place} of {length}");
+                let last = values[length as usize - 1];
+                values[length as usize - 1] = 7;
+                assert_eq!(first_max(&values, |value| value), place as u32, "{place} of {length}, and the last");
+                values[length as usize - 1] = last;
+                values[place as usize] = kept;
+            }
+        }
+    }
 }

@@ -69,18 +69,29 @@ pub const TILED_HEAD_DIM: usize = 128;
 /// `attention_scores` + `softmax` + `attention_mix` → `attention`, for at least nine new rows of head size 128.
 pub const TILED_ATTENTION: Rewrite = Rewrite {
     name: "tiled-attention",
-    fuse: |program, at| {
-        let [scores, _, mix] = chain(program, at, ["attention_scores", "softmax", "attention_mix"])?;
-        if program.rows < TILED_MIN_ROWS || scores.attributes.head_dim != TILED_HEAD_DIM {
-            return None;
-        }
-        let mut call = scores.clone();
-        call.operator = &operators::ATTENTION;
-        call.inputs.extend(mix.inputs.iter().skip(1));
-        call.outputs = mix.outputs.clone();
-        Some((call, 3))
-    },
+    fuse: |program, at| attention(program, at, program.rows >= TILED_MIN_ROWS, &[TILED_HEAD_DIM]),
 };
+
+/// Head sizes that the decode attention handles.
+pub const DECODE_HEAD_DIMS: [usize; 2] = [64, 128];
+
+/// The same for at most eight new rows, of head size 64 or 128.
+pub const DECODE_ATTENTION: Rewrite = Rewrite {
+    name: "decode-attention",
+    fuse: |program, at| attention(program, at, program.rows < TILED_MIN_ROWS, &DECODE_HEAD_DIMS),
+};
+
+fn attention(program: &Program, at: usize, rows_fit: bool, head_dims: &[usize]) -> Option<(Call, usize)> {
+    let [scores, _, mix] = chain(program, at, ["attention_scores", "softmax", "attention_mix"])?;
+    if !rows_fit || !head_dims.contains(&scores.attributes.head_dim) {
+        return None;
+    }
+    let mut call = scores.clone();
+    call.operator = &operators::ATTENTION;
+    call.inputs.extend(mix.inputs.iter().skip(1));
+    call.outputs = mix.outputs.clone();
+    Some((call, 3))
+}
 
 /// The `N` calls from `at` on, if they are these operators, each one's whole output is read by the next, and nothing but
 /// these calls reads it (not even the caller).

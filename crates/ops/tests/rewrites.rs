@@ -3,7 +3,7 @@
 mod common;
 
 use common::NOTHING;
-use ops::ladder::SELECTED;
+use ops::ladder::{ONE_CALL_ATTENTION, SELECTED};
 use ops::operators::*;
 use ops::*;
 
@@ -175,6 +175,21 @@ fn tiled_attention_needs_nine_rows_of_heads_of_128() {
     for (rows, head_dim, fuses) in [(8, 128, false), (9, 128, true), (9, 64, false), (32, 128, true)] {
         let names = names(&rewritten(&attention(rows, head_dim, Keys::Cache, Reader::None)));
         assert_eq!(names == ["attention"], fuses, "{rows} rows of {head_dim}");
+    }
+}
+
+#[test]
+fn decode_attention_takes_what_the_tiled_one_leaves() {
+    for (rows, head_dim, fuses) in
+        [(1, 64, true), (1, 128, true), (8, 128, true), (9, 128, true), (9, 64, false), (1, 96, false)]
+    {
+        for keys in [Keys::Cache, Keys::Step] {
+            let program = attention(rows, head_dim, keys, Reader::None);
+            let names = names(&program.rewritten(ONE_CALL_ATTENTION.rewrites));
+            assert_eq!(names == ["attention"], fuses, "{rows} rows of {head_dim}, {keys:?}");
+        }
+        let read = attention(rows, head_dim, Keys::Cache, Reader::Call).rewritten(ONE_CALL_ATTENTION.rewrites);
+        assert_eq!(names(&read).len(), 3, "{rows} rows of {head_dim} whose scores are read by others");
     }
 }
 

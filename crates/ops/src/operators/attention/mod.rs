@@ -1,11 +1,14 @@
 //! Attention in one call: softmax(scale * q kᵀ) v over the positions that each row sees, without a matrix of scores.
-//! Not here: decode, for which no kernel but the reference takes so few rows.
+//! Not here: any arithmetic but the reference's.
 //!
-//! Ladder: reference → tiled (prefill). The kernels are in `tiled.rs` (the algorithm), `f32_tiles.rs` and `bf16_tiles.rs`
-//! (its arithmetic). The readable form is three other operators: `attention_scores`, `softmax`, `attention_mix`.
+//! Ladder: reference → tiled (prefill: nine rows and more) and decode (fewer). Tiled is in `tiled.rs` (the algorithm),
+//! `f32_tiles.rs` and `bf16_tiles.rs` (its arithmetic), decode in `decode.rs` and `bf16_decode.rs`. The readable form is three other operators: `attention_scores`, `softmax`, `attention_mix`.
 
 #[cfg(target_arch = "x86_64")]
+mod bf16_decode;
+#[cfg(target_arch = "x86_64")]
 mod bf16_tiles;
+mod decode;
 mod f32_tiles;
 mod tiled;
 
@@ -138,6 +141,11 @@ pub static REFERENCE: Kernel = kernel! {
 /// The list.
 pub static CPU: &[&Kernel] = &[
     &REFERENCE,
+    &decode::PORTABLE,
+    &decode::NARROW,
+    &decode::WIDE,
+    #[cfg(target_arch = "x86_64")]
+    &bf16_decode::VECTOR,
     &f32_tiles::PORTABLE,
     &f32_tiles::NARROW,
     &f32_tiles::WIDE,
@@ -151,21 +159,22 @@ mod tests {
     use crate::operator::ViewShape;
     use crate::step::SequenceShape;
 
+    fn shape(rows: usize, head_dim: usize, input: DType, output: DType) -> CallShape {
+        let view = |dtype| ViewShape { rows, width: 2 * head_dim, dtype };
+        let attributes = Attributes { heads: 2, kv_heads: 1, head_dim, scale: 0.1, ..Attributes::default() };
+        CallShape {
+            inputs: vec![view(input)],
+            outputs: vec![view(output)],
+            weights: Vec::new(),
+            attributes,
+            cache_dtype: DType::BF16,
+            sequences: vec![SequenceShape { rows, offset: 0 }],
+        }
+    }
+
     #[test]
     fn tiled_versions_refuse_few_rows_f32_and_other_head_sizes() {
-        let shape = |rows: usize, head_dim: usize, input: DType, output: DType| {
-            let view = |dtype| ViewShape { rows, width: 2 * head_dim, dtype };
-            let attributes = Attributes { heads: 2, kv_heads: 1, head_dim, scale: 0.1, ..Attributes::default() };
-            CallShape {
-                inputs: vec![view(input)],
-                outputs: vec![view(output)],
-                weights: Vec::new(),
-                attributes,
-                cache_dtype: DType::BF16,
-                sequences: vec![SequenceShape { rows, offset: 0 }],
-            }
-        };
-        for kernel in &CPU[1..] {
+        for kernel in CPU.iter().filter(|kernel| kernel.name == "tiled") {
             let takes = |shape: CallShape| (kernel.supports)(&shape);
             let label = kernel.label();
             assert_eq!(takes(shape(9, 128, DType::BF16, DType::BF16)), Ok(()), "{label}");
@@ -176,6 +185,25 @@ mod tests {
             assert!(takes(shape(9, 128, DType::F32, DType::BF16)).is_err(), "{label}: f32 queries");
             assert!(takes(shape(9, 128, DType::BF16, DType::F32)).is_err(), "{label}: f32 output");
             let cached = CallShape { cache_dtype: DType::F32, ..shape(9, 128, DType::BF16, DType::BF16) };
+            assert!(takes(cached).is_err(), "{label}: f32 cache");
+        }
+    }
+
+    #[test]
+    fn decode_versions_refuse_many_rows_f32_and_other_head_sizes() {
+        for kernel in CPU.iter().filter(|kernel| kernel.name == "decode") {
+            let takes = |shape: CallShape| (kernel.supports)(&shape);
+            let label = kernel.label();
+            for head_dim in [64, 128] {
+                assert_eq!(takes(shape(8, head_dim, DType::BF16, DType::BF16)), Ok(()), "{label}");
+            }
+            let many = takes(shape(9, 128, DType::BF16, DType::BF16));
+            assert_eq!(many, Err("takes at most 8 rows, there are 9".to_owned()), "{label}");
+            let odd = takes(shape(1, 96, DType::BF16, DType::BF16));
+            assert_eq!(odd, Err("needs heads of 64 or 128, these have 96".to_owned()), "{label}");
+            assert!(takes(shape(1, 128, DType::F32, DType::BF16)).is_err(), "{label}: f32 queries");
+            assert!(takes(shape(1, 128, DType::BF16, DType::F32)).is_err(), "{label}: f32 output");
+            let cached = CallShape { cache_dtype: DType::F32, ..shape(1, 128, DType::BF16, DType::BF16) };
             assert!(takes(cached).is_err(), "{label}: f32 cache");
         }
     }

@@ -101,7 +101,7 @@ unsafe fn heads_at_once<const VECTORS: usize, const HEADS: usize>(
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
-fn bits(vector: __m512i) -> __m512bh {
+pub(crate) fn bits(vector: __m512i) -> __m512bh {
     // SAFETY: both are 64 bytes without invalid patterns.
     unsafe { std::mem::transmute(vector) }
 }
@@ -109,7 +109,7 @@ fn bits(vector: __m512i) -> __m512bh {
 /// In each quarter of the result, lane n is the sum of that quarter of vector n.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn quarter_sums([a, b, c, d]: [__m512; 4]) -> __m512 {
+pub(crate) fn quarter_sums([a, b, c, d]: [__m512; 4]) -> __m512 {
     let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
     let cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
     let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
@@ -120,7 +120,7 @@ fn quarter_sums([a, b, c, d]: [__m512; 4]) -> __m512 {
 /// Quarter n of the result is the sum of the quarters of vector n.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn across_quarters([a, b, c, d]: [__m512; 4]) -> __m512 {
+pub(crate) fn across_quarters([a, b, c, d]: [__m512; 4]) -> __m512 {
     let ab = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
     let cd = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(c, d), _mm512_shuffle_f32x4::<0xdd>(c, d));
     _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xdd>(ab, cd))

@@ -7,7 +7,7 @@
 //! `attention` avoids.
 
 #[cfg(target_arch = "x86_64")]
-mod bf16;
+pub(crate) mod bf16;
 
 use crate::operator::{CacheUse, CallShape, Cost, Group, Kernel, Operator};
 use crate::program::{Attributes, Keys};
@@ -194,7 +194,7 @@ fn rows<const FMA: bool>(i: &Invocation<'_>) {
 
 /// Sum of products in 32 lanes; as long as each other.
 #[inline(always)]
-fn dot<const FMA: bool>(a: &[u16], b: &[u16]) -> f32 {
+pub(crate) fn dot<const FMA: bool>(a: &[u16], b: &[u16]) -> f32 {
     let mut sums = [0.0f32; 32];
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<32>(), b.as_chunks::<32>());
     for (a, b) in a.iter().zip(b) {
