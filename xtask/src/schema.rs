@@ -7,8 +7,14 @@ use anyhow::{Context, Result, bail};
 
 /// (file in `schemas/`, its content) of every record.
 fn schemas() -> Result<Vec<(PathBuf, String)>> {
-    let text = serde_json::to_string_pretty(&record::schema()).context("a schema is JSON")? + "\n";
-    Ok(vec![(crate::root().join("schemas/find-1.json"), text)])
+    let file = |name: &str, schema: serde_json::Value| -> Result<(PathBuf, String)> {
+        let text = serde_json::to_string_pretty(&schema).context("a schema is JSON")? + "\n";
+        Ok((crate::root().join("schemas").join(name), text))
+    };
+    Ok(vec![
+        file("ceilings-1.json", record::schema::<record::Ceilings>())?,
+        file("find-1.json", record::schema::<record::FindRecord>())?,
+    ])
 }
 
 pub(crate) fn write() -> Result<()> {

@@ -5,6 +5,7 @@ use crate::check::Check;
 use crate::conditions::Conditions;
 use crate::coverage::Coverage;
 use crate::known::Known;
+use crate::read::Record;
 use crate::replay::Replay;
 use crate::request::RequestClock;
 use crate::subject::Subject;
@@ -86,9 +87,22 @@ impl FindRecord {
         self.checks = self.cross_foot();
         self.void = self.checks.iter().any(|check| !check.passed);
     }
+}
 
-    /// The record's checks, computed from its parts.
-    pub fn cross_foot(&self) -> Vec<Check> {
+impl Record for FindRecord {
+    const SCHEMA: &'static str = FindRecord::SCHEMA;
+
+    fn identities(&self) -> Vec<(&'static str, String, &str)> {
+        let own = [
+            ("workload_id", self.workload.id(), self.workload_id.as_str()),
+            ("conditions_id", self.conditions.id(), self.conditions_id.as_str()),
+        ];
+        let replays =
+            self.replays.iter().map(|row| ("replays.workload_id", row.workload.id(), row.workload_id.as_str()));
+        own.into_iter().chain(replays).collect()
+    }
+
+    fn cross_foot(&self) -> Vec<Check> {
         let mut checks = Vec::new();
         if let Some(request) = self.request.known()
             && request.coverage.is_complete()
@@ -126,5 +140,13 @@ impl FindRecord {
             checks.extend(replay.checks());
         }
         checks
+    }
+
+    fn checks(&self) -> &[Check] {
+        &self.checks
+    }
+
+    fn void(&self) -> bool {
+        self.void
     }
 }

@@ -1,6 +1,7 @@
 //! What a measurement is: readings with units, the workload and conditions they belong to, statistics, the records' schemas.
 //! Not here: anything that measures, and any engine; a record from another machine or an older build is read without one.
 
+mod ceilings;
 mod check;
 mod conditions;
 mod coverage;
@@ -16,6 +17,10 @@ mod subject;
 mod wiring;
 mod workload;
 
+pub use ceilings::{
+    BandwidthRow, Ceilings, CeilingsWorkload, InstructionPath, Level, Measured, Operands, PeakRow, ThreadCeilings,
+    Traffic,
+};
 pub use check::Check;
 pub use conditions::{Binary, BoundKernel, Conditions, Host};
 pub use coverage::Coverage;
@@ -23,7 +28,7 @@ pub use find::{FindRecord, NextStep, Protocol};
 pub use identity::{canonical_json, identity};
 pub use known::{Known, Unavailable};
 pub use quantity::{Quantity, QuantityError, Reading, Unit};
-pub use read::{KNOWN_SCHEMAS, MAX_RECORD_BYTES, ReadError, read_find, schema};
+pub use read::{KNOWN_SCHEMAS, MAX_RECORD_BYTES, ReadError, Record, read_find, read_record, schema};
 pub use replay::{CacheBlock, CacheCounters, GroupRow, Replay, Timing};
 pub use request::RequestClock;
 pub use samples::{Samples, SamplesError};

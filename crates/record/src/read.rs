@@ -1,13 +1,35 @@
 //! Reading records: ours, older ones, and whatever else somebody passes in. Never a panic, never a guess.
-//! What a record holds is in `find.rs`.
+//! What each kind of record holds is in its own file.
 
+use crate::ceilings::Ceilings;
+use crate::check::Check;
 use crate::find::FindRecord;
+use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Schemas that this build reads.
-pub const KNOWN_SCHEMAS: &[&str] = &[FindRecord::SCHEMA];
+pub const KNOWN_SCHEMAS: &[&str] = &[Ceilings::SCHEMA, FindRecord::SCHEMA];
+
+/// One kind of record: what reading needs to know of it.
+pub trait Record: DeserializeOwned + Serialize + JsonSchema {
+    /// `name/version`, as in its field `schema`.
+    const SCHEMA: &'static str;
+
+    /// Of each id that it stores: the field, the id that its contents have, and the one that is stored.
+    fn identities(&self) -> Vec<(&'static str, String, &str)>;
+
+    /// Its checks, computed from its parts.
+    fn cross_foot(&self) -> Vec<Check>;
+
+    /// The checks that it stores.
+    fn checks(&self) -> &[Check];
+
+    /// Whether it says that one of them failed.
+    fn void(&self) -> bool;
+}
 
 /// The largest record that is read; the largest that is written is far smaller.
 pub const MAX_RECORD_BYTES: usize = 64 << 20;
@@ -38,12 +60,20 @@ pub enum ReadError {
     Checks { name: String, check: String },
 }
 
-/// Reads a `find` record; `name` is what messages call it.
+/// Reads a `find` record; see [`read_record`].
+///
+/// # Errors
+/// As there.
+pub fn read_find(name: &str, bytes: &[u8]) -> Result<FindRecord, ReadError> {
+    read_record(name, bytes)
+}
+
+/// Reads a record of one kind; `name` is what messages call it.
 ///
 /// # Errors
 /// Anything that is not one, and a record whose ids or checks do not belong to its contents. A record that is void by its
-/// own checks is read: look at [`FindRecord::void`].
-pub fn read_find(name: &str, bytes: &[u8]) -> Result<FindRecord, ReadError> {
+/// own checks is read: look at [`Record::void`].
+pub fn read_record<R: Record>(name: &str, bytes: &[u8]) -> Result<R, ReadError> {
     #[derive(Deserialize)]
     struct Header {
         schema: Option<Value>,
@@ -57,23 +87,15 @@ pub fn read_find(name: &str, bytes: &[u8]) -> Result<FindRecord, ReadError> {
     let Some(Value::String(schema)) = header.schema else {
         return Err(ReadError::NotARecord { name: owned() });
     };
-    if schema != FindRecord::SCHEMA {
+    if schema != R::SCHEMA {
         let found = schema.chars().take(80).collect();
         return Err(ReadError::UnknownSchema { name: owned(), found, known: KNOWN_SCHEMAS.join(", ") });
     }
     // From the text again, so that the message has a line and a column.
-    let record: FindRecord = serde_json::from_slice(bytes).map_err(|why| ReadError::Invalid {
-        name: owned(),
-        schema: FindRecord::SCHEMA,
-        why,
-    })?;
-    let identities = [
-        ("workload_id", record.workload.id(), &record.workload_id),
-        ("conditions_id", record.conditions.id(), &record.conditions_id),
-    ];
-    let replays = record.replays.iter().map(|row| ("replays.workload_id", row.workload.id(), &row.workload_id));
-    for (field, expected, found) in identities.into_iter().chain(replays) {
-        if expected != *found {
+    let record: R =
+        serde_json::from_slice(bytes).map_err(|why| ReadError::Invalid { name: owned(), schema: R::SCHEMA, why })?;
+    for (field, expected, found) in record.identities() {
+        if expected != found {
             return Err(ReadError::Identity {
                 name: owned(),
                 field,
@@ -83,20 +105,20 @@ pub fn read_find(name: &str, bytes: &[u8]) -> Result<FindRecord, ReadError> {
         }
     }
     let checks = record.cross_foot();
-    let stored = &record.checks;
+    let stored = record.checks();
     for (index, check) in checks.iter().enumerate() {
         if stored.get(index).is_none_or(|other| other.name != check.name || other.passed != check.passed) {
             return Err(ReadError::Checks { name: owned(), check: check.name.clone() });
         }
     }
-    if stored.len() != checks.len() || record.void != checks.iter().any(|check| !check.passed) {
+    if stored.len() != checks.len() || record.void() != checks.iter().any(|check| !check.passed) {
         return Err(ReadError::Checks { name: owned(), check: "void, or a check too many".to_owned() });
     }
     Ok(record)
 }
 
-/// The JSON Schema of [`FindRecord`], as `cargo xtask schema` writes it.
-pub fn schema() -> Value {
+/// The JSON Schema of a kind of record, as `cargo xtask schema` writes it.
+pub fn schema<R: Record>() -> Value {
     let generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
-    generator.into_root_schema_for::<FindRecord>().to_value()
+    generator.into_root_schema_for::<R>().to_value()
 }

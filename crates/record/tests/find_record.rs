@@ -223,7 +223,7 @@ fn a_missing_total_stays_missing() {
 
 #[test]
 fn the_schema_names_every_part() {
-    let schema = record::schema().to_string();
+    let schema = record::schema::<FindRecord>().to_string();
     for word in ["workload_id", "conditions_id", "replay_total_us", "unavailable", "how_to_get", "dispatch_floor"] {
         assert!(schema.contains(word), "{word}");
     }
