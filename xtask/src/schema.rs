@@ -13,7 +13,10 @@ fn schemas() -> Result<Vec<(PathBuf, String)>> {
     };
     Ok(vec![
         file("ceilings-1.json", record::schema::<record::Ceilings>())?,
+        file("decision-1.json", record::schema::<record::DecisionRecord>())?,
         file("find-1.json", record::schema::<record::FindRecord>())?,
+        file("replay-1.json", record::schema::<record::ReplayRecord>())?,
+        file("replay-comparison-1.json", record::schema::<record::ReplayComparison>())?,
     ])
 }
 

@@ -4,6 +4,7 @@
 mod chat;
 mod doctor;
 mod failure;
+mod figures;
 mod find;
 mod input;
 mod interrupt;
@@ -16,6 +17,7 @@ mod progress;
 mod prose;
 mod pull;
 mod quantize;
+mod replay;
 mod run;
 mod sampling;
 mod score;
@@ -44,6 +46,8 @@ struct CommandLine {
 enum Verb {
     /// Where the time of one request goes, and what to try next
     Find(find::Args),
+    /// Which group of operators costs the most at a shape, and how far each is from what the machine can do
+    Replay(replay::Args),
     /// The checkpoints: parent, change, hypothesis, place in the source
     Ladder(ladder::Args),
     /// What this machine has, what that means, and how to get what is missing
@@ -67,6 +71,7 @@ fn main() -> ExitCode {
     interrupt::install();
     let result = match line.verb {
         Verb::Find(args) => find::run(args),
+        Verb::Replay(args) => replay::run(args),
         Verb::Ladder(args) => ladder::run(args),
         Verb::Doctor(args) => doctor::run(args),
         Verb::Run(args) => run::run(args),

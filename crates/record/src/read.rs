@@ -3,7 +3,10 @@
 
 use crate::ceilings::Ceilings;
 use crate::check::Check;
+use crate::decision::DecisionRecord;
 use crate::find::FindRecord;
+use crate::replay::cases::ReplayRecord;
+use crate::replay::compare::ReplayComparison;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::de::DeserializeOwned;
@@ -11,7 +14,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Schemas that this build reads.
-pub const KNOWN_SCHEMAS: &[&str] = &[Ceilings::SCHEMA, FindRecord::SCHEMA];
+pub const KNOWN_SCHEMAS: &[&str] = &[
+    Ceilings::SCHEMA,
+    DecisionRecord::SCHEMA,
+    FindRecord::SCHEMA,
+    ReplayComparison::SCHEMA,
+    ReplayRecord::SCHEMA,
+];
 
 /// One kind of record: what reading needs to know of it.
 pub trait Record: DeserializeOwned + Serialize + JsonSchema {
