@@ -11,7 +11,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use model::{Engine, Keep};
 use probe::{Case, Clocked, PROMPT_RULE, Request};
-use record::{Coverage, FindRecord, Known, LogitsMode, Phase, Protocol, Replay, Workload, token_trace_hash};
+use record::{Coverage, FindRecord, Known, LogitsMode, Phase, Protocol, Record, Replay, Workload, token_trace_hash};
 use weights::ModelFiles;
 
 use crate::failure::{INTERRUPTED, usage};
@@ -155,7 +155,7 @@ fn measure(args: &Args, files: &ModelFiles, engine: &mut Engine) -> Result<FindR
     let show = |done: usize, total: usize, what: &str| progress.steps(done, total, what);
     let request =
         Request { prompt: &prompt, output_tokens: args.output_len, logits: args.logits(), warmup: args.warmup };
-    let Clocked { clock, wiring } = probe::clock(engine, &request, &show)?;
+    let Clocked { clock, wiring, .. } = probe::clock(engine, &request, &show)?;
     let mut replays = Vec::new();
     for phase in [Phase::Prefill, Phase::Decode] {
         let case = Case {

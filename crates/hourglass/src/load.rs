@@ -130,8 +130,8 @@ pub(crate) struct MachineArgs {
 pub(crate) struct EngineArgs {
     #[command(flatten)]
     pub(crate) machine: MachineArgs,
-    /// The rung of the ladder; `hourglass ladder` lists them
-    #[arg(long, value_name = "NAME", default_value = "selected")]
+    /// The rung of the ladder; `hourglass ladder` lists them, and `fast` stands for the newest
+    #[arg(long, value_name = "NAME", default_value = ops::ladder::FAST)]
     pub(crate) checkpoint: String,
     /// Override the checkpoint: one bounded allocation per layer's cache (on) or growth by concatenation (off)
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]

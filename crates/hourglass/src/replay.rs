@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use record::{Ceilings, CeilingsUsed, Coverage, Known, LogitsMode, Protocol, ReplayCase, ReplayRecord};
+use record::{Ceilings, CeilingsUsed, Coverage, Known, LogitsMode, Protocol, Record, ReplayCase, ReplayRecord};
 
 use crate::failure::{INTERRUPTED, usage};
 use crate::load::{DEFAULT_MODEL, MachineArgs, ModelArgs};

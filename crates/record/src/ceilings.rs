@@ -6,7 +6,7 @@ use crate::conditions::Conditions;
 use crate::identity::identity;
 use crate::known::Known;
 use crate::quantity::{Reading, Unit};
-use crate::read::Record;
+use crate::read::{Record, StoredId};
 use crate::samples::{Samples, SamplesError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -219,8 +219,6 @@ impl Measured {
 }
 
 impl Ceilings {
-    pub const SCHEMA: &'static str = "ceilings/1";
-
     /// SHA-256 of the record's canonical JSON: no two measurements share it.
     pub fn id(&self) -> String {
         identity(self)
@@ -321,12 +319,12 @@ fn best<'a>(rates: impl Iterator<Item = &'a Known<Measured>>, what: &str) -> Rea
 }
 
 impl Record for Ceilings {
-    const SCHEMA: &'static str = Ceilings::SCHEMA;
+    const SCHEMA: &'static str = "ceilings/1";
 
-    fn identities(&self) -> Vec<(&'static str, String, &str)> {
+    fn identities(&self) -> Vec<StoredId<'_>> {
         vec![
-            ("workload_id", identity(&self.workload), &self.workload_id),
-            ("conditions_id", self.conditions.id(), &self.conditions_id),
+            StoredId { field: "workload_id", stored: &self.workload_id, computed: identity(&self.workload) },
+            StoredId { field: "conditions_id", stored: &self.conditions_id, computed: self.conditions.id() },
         ]
     }
 
@@ -363,7 +361,7 @@ mod tests {
 
     use super::*;
     use crate::conditions::{Binary, Host};
-    use crate::read::read_record;
+    use crate::read::read;
 
     fn rate(samples: &[f64]) -> Known<Measured> {
         Known::Is(Measured::new(samples.to_vec(), Unit::GigabytesPerSecond).unwrap())
@@ -462,18 +460,18 @@ mod tests {
         let ceilings = example();
         assert!(!ceilings.void, "{:?}", ceilings.checks);
         let text = serde_json::to_string(&ceilings).unwrap();
-        let again: Ceilings = read_record("x", text.as_bytes()).unwrap();
+        let again: Ceilings = read("x", text.as_bytes()).unwrap();
         assert_eq!((again.id(), again), (ceilings.id(), ceilings.clone()));
         let mut changed = ceilings.clone();
         changed.workload.rounds = 3;
         let text = serde_json::to_string(&changed).unwrap();
-        let error = read_record::<Ceilings>("x", text.as_bytes()).unwrap_err().to_string();
+        let error = read::<Ceilings>("x", text.as_bytes()).unwrap_err().to_string();
         assert!(error.contains("workload_id"), "{error}");
         let mut changed = ceilings;
         let Known::Is(measured) = &mut changed.threads[0].bandwidth[0].rate else { panic!("measured") };
         measured.samples[0] = 99.0;
         let text = serde_json::to_string(&changed).unwrap();
-        let error = read_record::<Ceilings>("x", text.as_bytes()).unwrap_err().to_string();
+        let error = read::<Ceilings>("x", text.as_bytes()).unwrap_err().to_string();
         assert!(error.contains("medians"), "{error}");
     }
 }

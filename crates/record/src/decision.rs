@@ -3,7 +3,7 @@
 
 use crate::check::Check;
 use crate::known::Known;
-use crate::read::Record;
+use crate::read::{Record, StoredId};
 use crate::replay::cases::ReplayCase;
 use crate::replay::compare::{Change, ComparisonError, ReplayComparison, compare_replays};
 use crate::workload::Workload;
@@ -132,7 +132,8 @@ pub fn decide(
         decision,
         next_experiment,
         evidence_kind: "operator_replay".to_owned(),
-        evidence_limits: "shares of one replayed shape: neither the traffic of a service nor the time of a request".to_owned(),
+        evidence_limits: "shares of one replayed shape: neither the traffic of a service nor the time of a request"
+            .to_owned(),
         evidence: Evidence {
             largest_before: largest(baseline),
             largest_after: largest(candidate),
@@ -147,15 +148,11 @@ pub fn decide(
     Ok(record)
 }
 
-impl DecisionRecord {
-    pub const SCHEMA: &'static str = "decision/1";
-}
-
 impl Record for DecisionRecord {
-    const SCHEMA: &'static str = DecisionRecord::SCHEMA;
+    const SCHEMA: &'static str = "decision/1";
 
-    fn identities(&self) -> Vec<(&'static str, String, &str)> {
-        let own = ("workload_id", self.workload.id(), self.workload_id.as_str());
+    fn identities(&self) -> Vec<StoredId<'_>> {
+        let own = StoredId { field: "workload_id", stored: &self.workload_id, computed: self.workload.id() };
         let mut ids = vec![own];
         ids.extend(self.evidence.comparison.identities());
         ids
@@ -198,7 +195,8 @@ fn missing_part(case: &ReplayCase, field: &'static str, why: &str) -> DecisionEr
 
 /// A binary in a few words: its commit if it has one, and its build.
 fn identity_of(binary: &crate::Binary) -> String {
-    let known = |text: &Known<String>| text.known().map_or("unknown", String::as_str).chars().take(12).collect::<String>();
+    let known =
+        |text: &Known<String>| text.known().map_or("unknown", String::as_str).chars().take(12).collect::<String>();
     let dirty = if binary.dirty.known() == Some(&true) { " (changed)" } else { "" };
     format!("commit {}{dirty}, build {}", known(&binary.commit), known(&binary.build_id))
 }

@@ -3,6 +3,7 @@
 //! record of several is in `replay/cases.rs`, the floors in `replay/floor.rs`, the comparison of two in `replay/compare.rs`.
 
 pub(crate) mod cases;
+pub(crate) mod clocked;
 pub(crate) mod compare;
 pub(crate) mod floor;
 

@@ -191,7 +191,8 @@ mod tests {
         let name: CaseName = "capacity-cache:decode:128".parse().unwrap();
         assert_eq!((name.checkpoint.as_str(), name.phase, name.tokens), ("capacity-cache", Phase::Decode, 128));
         assert_eq!(name.to_string(), "capacity-cache:decode:128");
-        for text in ["", "a:decode", "a:decode:1:2", ":decode:1", "a:both:1", "a:decode:0", "a:decode:-1", "a:decode:x"] {
+        for text in ["", "a:decode", "a:decode:1:2", ":decode:1", "a:both:1", "a:decode:0", "a:decode:-1", "a:decode:x"]
+        {
             let message = text.parse::<CaseName>().unwrap_err();
             assert!(message.contains("CHECKPOINT:PHASE:TOKENS"), "{text}: {message}");
         }

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use record::{FindRecord, Known, ReplayCase, ReplayRecord, RequestTimes, compare_replays};
+use record::bench::BenchRecord;
+use record::{ClockedRequest, Record, ReplayCase, ReplayRecord, compare_replays, schema_in};
 
 use super::{Args, files, table};
 use crate::failure::usage;
@@ -25,8 +26,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let before: ReplayRecord = files::read(flag, before_path)?;
     let after: ReplayRecord = files::read(flag, after_path)?;
     let (before_case, after_case) = pair(before_path, &before, after_path, &after)?;
-    let mut comparison =
-        compare_replays(before_case, after_case).map_err(|error| usage(format!("{flag}: {error}")))?;
+    let mut comparison = compare_replays(before_case, after_case).map_err(|error| usage(format!("{flag}: {error}")))?;
     if let [before, after] = &args.bench[..] {
         let times = |path: &Path, case: &ReplayCase| request(path, &case.replay.checkpoint);
         comparison
@@ -56,11 +56,8 @@ fn pair<'r>(
         return Ok((one, other));
     }
     let same = |a: &ReplayCase, b: &ReplayCase| a.replay.workload_id == b.replay.workload_id;
-    let pairs: Vec<_> = before
-        .cases
-        .iter()
-        .flat_map(|a| after.cases.iter().filter(move |b| same(a, b)).map(move |b| (a, b)))
-        .collect();
+    let pairs: Vec<_> =
+        before.cases.iter().flat_map(|a| after.cases.iter().filter(move |b| same(a, b)).map(move |b| (a, b))).collect();
     let names = |record: &ReplayRecord| -> String {
         record.cases.iter().map(|case| case.case.as_str()).collect::<Vec<_>>().join(", ")
     };
@@ -78,30 +75,14 @@ fn pair<'r>(
     }
 }
 
-/// The times of the one request that a record clocked at `checkpoint`.
-fn request(path: &Path, checkpoint: &str) -> Result<RequestTimes> {
-    let record: FindRecord = files::read("--bench", path)?;
-    let found = &record.subject.checkpoint;
-    if found != checkpoint {
-        return Err(usage(format!(
-            "--bench {}: its request ran at checkpoint '{found}', the replay at '{checkpoint}'; give the records in the \
-             order of --compare-records",
-            path.display()
-        )));
-    }
-    match record.request {
-        Known::Is(clock) => Ok(RequestTimes {
-            name: path.display().to_string(),
-            workload: record.workload,
-            prefill: clock.prefill,
-            decode: clock.decode,
-            whole_request: clock.whole_request,
-        }),
-        Known::Unavailable(missing) => Err(usage(format!(
-            "--bench {}: it holds no clocked request: {}; {}",
-            path.display(),
-            missing.unavailable,
-            missing.how_to_get
-        ))),
-    }
+/// The times of the requests that a find or bench record clocked at `checkpoint`.
+fn request(path: &Path, checkpoint: &str) -> Result<ClockedRequest> {
+    let name = format!("--bench {}", path.display());
+    let kind = schema_in(&name, &files::bytes("--bench", path)?).map_err(|error| usage(error.to_string()))?;
+    let times = if kind == BenchRecord::SCHEMA {
+        ClockedRequest::of_bench(&name, &files::read("--bench", path)?, checkpoint)
+    } else {
+        ClockedRequest::of_find(&name, &files::read("--bench", path)?, checkpoint)
+    };
+    times.map_err(|why| usage(format!("{name}: {why}; give the records in the order of --compare-records")))
 }

@@ -119,9 +119,7 @@ impl DecisionArgs {
                 missing.join(", ")
             )));
         };
-        for (flag, text) in
-            [("--hypothesis", hypothesis), ("--observed-effect", effect), ("--next-experiment", next)]
-        {
+        for (flag, text) in [("--hypothesis", hypothesis), ("--observed-effect", effect), ("--next-experiment", next)] {
             if text.trim().is_empty() {
                 return Err(usage(format!("{flag} is empty: expected a sentence")));
             }
@@ -172,10 +170,9 @@ impl Plan {
             all
         };
         let (before, after) = (shapes(&self.baseline), shapes(&self.candidate));
-        for (flag, name, shapes) in [
-            ("--baseline-checkpoint", &self.baseline, &before),
-            ("--candidate-checkpoint", &self.candidate, &after),
-        ] {
+        for (flag, name, shapes) in
+            [("--baseline-checkpoint", &self.baseline, &before), ("--candidate-checkpoint", &self.candidate, &after)]
+        {
             if shapes.is_empty() {
                 return Err(usage(format!(
                     "{flag} {name}: no case of this run or of a --decision-record is of it; add --case \

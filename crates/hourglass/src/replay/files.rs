@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::Result;
-use record::{MAX_RECORD_BYTES, Record, read_record};
+use record::{MAX_RECORD_BYTES, Record};
 
 use crate::failure::usage;
 
@@ -32,7 +32,7 @@ pub(crate) fn bytes(flag: &str, path: &Path) -> Result<Vec<u8>> {
 /// As for [`bytes`]; not such a record; one that is void by its own checks.
 pub(crate) fn read<R: Record>(flag: &str, path: &Path) -> Result<R> {
     let name = format!("{flag} {}", path.display());
-    let record: R = read_record(&name, &bytes(flag, path)?).map_err(|error| usage(error.to_string()))?;
+    let record: R = record::read(&name, &bytes(flag, path)?).map_err(|error| usage(error.to_string()))?;
     if let Some(check) = record.checks().iter().find(|check| !check.passed) {
         return Err(usage(format!(
             "{name}: the record is void: {}: expected {}, found {}; measure again",

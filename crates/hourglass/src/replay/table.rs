@@ -86,7 +86,8 @@ pub(crate) fn foot(record: &ReplayRecord) -> String {
         }
     }
     for check in record.checks.iter().filter(|check| !check.passed) {
-        let what = format!("{}: expected {}, found {}; rely on nothing above.", check.name, check.expected, check.found);
+        let what =
+            format!("{}: expected {}, found {}; rely on nothing above.", check.name, check.expected, check.found);
         text += &paragraph("VOID: ", &what, "  ");
     }
     if let Some(reason) = record.coverage.reason() {
@@ -118,7 +119,8 @@ pub(crate) fn comparison(comparison: &ReplayComparison) -> String {
             text += &paragraph("  Arrived in the request: ", &what, "    ");
         }
         Known::Unavailable(missing) => {
-            let what = format!("{}; {}. Only the request clock says what arrived.", missing.unavailable, missing.how_to_get);
+            let what =
+                format!("{}; {}. Only the request clock says what arrived.", missing.unavailable, missing.how_to_get);
             text += &paragraph("  Request: ", &what, "    ");
         }
     }
@@ -146,17 +148,14 @@ fn header(text: &mut String, what: &str) {
     if !calls.is_empty() {
         let _ = write!(text, "{calls:>5}");
     }
-    let _ = writeln!(
-        text,
-        "{:>11}{:>8}{:>7}{:>8}{:>10}{:>8}",
-        "median", "share", "GB/s", "GFLOP/s", "floor", "of it"
-    );
+    let _ = writeln!(text, "{:>11}{:>8}{:>7}{:>8}{:>10}{:>8}", "median", "share", "GB/s", "GFLOP/s", "floor", "of it");
 }
 
 fn row(text: &mut String, name: &str, row: &GroupRow) {
     let floor = row.floor.known();
     let least = floor.map_or_else(String::new, |floor| show(&floor.least, thousands));
-    let fraction = floor.map_or_else(String::new, |floor| show(&floor.fraction, |share| format!("{:.0} %", 100.0 * share)));
+    let fraction =
+        floor.map_or_else(String::new, |floor| show(&floor.fraction, |share| format!("{:.0} %", 100.0 * share)));
     let limit = match floor.and_then(|floor| floor.limit.known()) {
         Some(Limit::Memory) => " m",
         Some(Limit::Arithmetic) => " a",

@@ -119,7 +119,9 @@ pub(crate) fn spelled(shape: &CallShape) -> String {
         views.iter().map(|view| format!("({}, {}) {}", view.rows, view.width, dtype(view.dtype))).collect()
     };
     let mut from = views(&shape.inputs);
-    from.extend(shape.weights.iter().map(|weight| format!("weight ({}, {}) {}", weight.rows, weight.cols, weight.format)));
+    from.extend(
+        shape.weights.iter().map(|weight| format!("weight ({}, {}) {}", weight.rows, weight.cols, weight.format)),
+    );
     let to = views(&shape.outputs);
     let none = |list: Vec<String>| if list.is_empty() { "cache".to_owned() } else { list.join(", ") };
     format!("{} -> {}", none(from), none(to))

@@ -7,7 +7,7 @@ use crate::conditions::Conditions;
 use crate::coverage::Coverage;
 use crate::find::Protocol;
 use crate::known::Known;
-use crate::read::Record;
+use crate::read::{Record, StoredId};
 use crate::replay::Replay;
 use crate::subject::Subject;
 use schemars::JsonSchema;
@@ -77,8 +77,6 @@ impl ReplayCase {
 }
 
 impl ReplayRecord {
-    pub const SCHEMA: &'static str = "replay/1";
-
     /// Fills in the ids, the coverage, the checks and whether one of them voids the record.
     pub fn close(&mut self) {
         for case in &mut self.cases {
@@ -97,14 +95,15 @@ impl ReplayRecord {
 }
 
 impl Record for ReplayRecord {
-    const SCHEMA: &'static str = ReplayRecord::SCHEMA;
+    const SCHEMA: &'static str = "replay/1";
 
-    fn identities(&self) -> Vec<(&'static str, String, &str)> {
+    fn identities(&self) -> Vec<StoredId<'_>> {
         let mut ids = Vec::new();
         for case in &self.cases {
-            ids.push(("cases.workload_id", case.replay.workload.id(), case.replay.workload_id.as_str()));
+            let (stored, computed) = (case.replay.workload_id.as_str(), case.replay.workload.id());
+            ids.push(StoredId { field: "cases.workload_id", stored, computed });
             if let (Known::Is(conditions), Known::Is(id)) = (&case.conditions, &case.conditions_id) {
-                ids.push(("cases.conditions_id", conditions.id(), id.as_str()));
+                ids.push(StoredId { field: "cases.conditions_id", stored: id, computed: conditions.id() });
             }
         }
         ids

@@ -5,8 +5,9 @@ use crate::check::Check;
 use crate::identity::identity;
 use crate::known::Known;
 use crate::quantity::{Reading, Unit};
-use crate::read::Record;
+use crate::read::{Record, StoredId};
 use crate::replay::cases::ReplayCase;
+use crate::replay::clocked::ClockedRequest;
 use crate::replay::{Replay, Timing};
 use crate::workload::Workload;
 use schemars::JsonSchema;
@@ -88,20 +89,6 @@ pub struct Arrival {
     pub arrived: Reading,
 }
 
-/// Times of one clocked request, from whatever record holds them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RequestTimes {
-    /// What to call it, e.g. a file name and an arm.
-    pub name: String,
-    pub workload: Workload,
-    /// Seconds.
-    pub prefill: Reading,
-    /// Seconds, all steps.
-    pub decode: Reading,
-    /// Seconds.
-    pub whole_request: Reading,
-}
-
 /// Compares `before` with `after`.
 ///
 /// # Errors
@@ -145,10 +132,10 @@ pub fn compare_replays(before: &ReplayCase, after: &ReplayCase) -> Result<Replay
 }
 
 impl Record for ReplayComparison {
-    const SCHEMA: &'static str = ReplayComparison::SCHEMA;
+    const SCHEMA: &'static str = "replay-comparison/1";
 
-    fn identities(&self) -> Vec<(&'static str, String, &str)> {
-        vec![("workload_id", self.workload.id(), self.workload_id.as_str())]
+    fn identities(&self) -> Vec<StoredId<'_>> {
+        vec![StoredId { field: "workload_id", stored: &self.workload_id, computed: self.workload.id() }]
     }
 
     fn cross_foot(&self) -> Vec<Check> {
@@ -170,13 +157,11 @@ impl Record for ReplayComparison {
 }
 
 impl ReplayComparison {
-    pub const SCHEMA: &'static str = "replay-comparison/1";
-
     /// Adds what two clocked requests of one workload say about the same change.
     ///
     /// # Errors
     /// Requests of different workloads, or of another model than the replays'.
-    pub fn add_requests(&mut self, before: &RequestTimes, after: &RequestTimes) -> Result<(), ComparisonError> {
+    pub fn add_requests(&mut self, before: &ClockedRequest, after: &ClockedRequest) -> Result<(), ComparisonError> {
         same_workload(&before.name, &before.workload, &after.name, &after.workload)?;
         let (own, theirs) = (&self.workload, &before.workload);
         for (field, expected, found) in
@@ -191,7 +176,7 @@ impl ReplayComparison {
             crate::Phase::Decode => theirs.output_tokens.saturating_sub(1) as f64,
             _ => 1.0,
         };
-        let pass = |times: &RequestTimes| {
+        let pass = |times: &ClockedRequest| {
             let seconds = if own.phase == crate::Phase::Decode { &times.decode } else { &times.prefill };
             scaled(seconds, 1e6 / passes)
         };

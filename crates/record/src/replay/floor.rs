@@ -145,8 +145,7 @@ impl Floor {
         instruction_path: Known<String>,
         median: &Reading,
     ) -> Floor {
-        let parts =
-            [(Limit::Memory, &memory), (Limit::Arithmetic, &arithmetic), (Limit::Dispatch, &dispatch)];
+        let parts = [(Limit::Memory, &memory), (Limit::Arithmetic, &arithmetic), (Limit::Dispatch, &dispatch)];
         let known = parts.iter().filter_map(|(limit, part)| Some((*limit, part.value()?)));
         let why = || Known::unavailable("no part of the floor is known", "`hourglass ceilings --refresh`");
         let (limit, least) = match known.max_by(|a, b| a.1.total_cmp(&b.1)) {
@@ -175,9 +174,7 @@ fn microseconds(us: f64) -> Reading {
 
 fn fraction(least: &Reading, median: &Reading) -> Reading {
     match (least, median) {
-        (Known::Is(least), Known::Is(median)) => {
-            Reading::ratio(least.value(), median.value(), Unit::Share, median.n())
-        }
+        (Known::Is(least), Known::Is(median)) => Reading::ratio(least.value(), median.value(), Unit::Share, median.n()),
         (Known::Unavailable(missing), _) | (_, Known::Unavailable(missing)) => Known::Unavailable(missing.clone()),
     }
 }
