@@ -5,6 +5,7 @@ mod cases;
 mod comparing;
 mod decision;
 mod files;
+mod shapes;
 mod table;
 
 use std::path::PathBuf;
@@ -70,6 +71,15 @@ pub(crate) struct Args {
     /// Records with one clocked request each (find or bench) of the same two checkpoints: how much of the gain arrived
     #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, requires = "compare_records")]
     bench: Vec<PathBuf>,
+    /// Compare two kernels at every shape that a recorded workload (find, bench or replay record) used, in place of replaying
+    #[arg(long, value_name = "RECORD", requires = "compare", conflicts_with = "compare_records")]
+    shapes: Option<PathBuf>,
+    /// The two kernels, of one operator: [OPERATOR:]NAME/INSTRUCTIONS,[OPERATOR:]NAME/INSTRUCTIONS
+    #[arg(long, value_name = "KERNEL,KERNEL", requires = "shapes")]
+    compare: Option<String>,
+    /// Write the shape study for other tools: test-backend-ops=FILE, flashinfer=DIRECTORY; repeatable
+    #[arg(long, value_name = "FORMAT=PATH", requires = "shapes")]
+    export: Vec<shapes::Export>,
     #[command(flatten)]
     decision: decision::DecisionArgs,
     /// Write the record of everything measured
@@ -89,11 +99,21 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     if !args.compare_records.is_empty() {
         return comparing::run(&args);
     }
-    let cases = args.cases()?;
-    for case in &cases {
-        args.machine.options("--case", &case.checkpoint)?;
+    if let Some(record) = &args.shapes {
+        return shapes::run(&args, record);
     }
-    let plan = args.decision.plan(&cases)?;
+    let mut cases = args.cases();
+    for case in &mut cases {
+        // An alias stands for the rung that it means here and now.
+        args.machine.options("--case", &case.checkpoint)?.checkpoint.name.clone_into(&mut case.checkpoint);
+    }
+    if let Some((index, case)) = cases.iter().enumerate().find(|(index, case)| cases[..*index].contains(case)) {
+        return Err(usage(format!(
+            "--case {case} is given twice (the second time as number {}); one is enough",
+            index + 1
+        )));
+    }
+    let plan = args.decision.plan(&cases, &args.machine)?;
     let ceilings = args.ceilings.as_deref().map(|path| files::read::<Ceilings>("--ceilings", path)).transpose()?;
     let record_file = output::create_if_asked("--json-output", args.json_output.as_deref())?;
     let decision_file = output::create_if_asked("--decision-output", args.decision.output())?;
@@ -136,16 +156,12 @@ impl Args {
     }
 
     /// The cases asked for, or the default list; none where a decision is about records alone.
-    fn cases(&self) -> Result<Vec<CaseName>> {
-        if self.cases.is_empty() {
-            return Ok(if self.decision.has_records() { Vec::new() } else { cases::default_list() });
+    fn cases(&self) -> Vec<CaseName> {
+        match (self.cases.is_empty(), self.decision.has_records()) {
+            (false, _) => self.cases.clone(),
+            (true, false) => cases::default_list(),
+            (true, true) => Vec::new(),
         }
-        for (index, case) in self.cases.iter().enumerate() {
-            if self.cases[..index].contains(case) {
-                return Err(usage(format!("--case {case} is given twice; one is enough")));
-            }
-        }
-        Ok(self.cases.clone())
     }
 }
 

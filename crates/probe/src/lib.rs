@@ -8,6 +8,7 @@ mod processor;
 mod prompt;
 mod replay;
 mod resident;
+mod shapes;
 mod surroundings;
 mod wiring;
 
@@ -17,4 +18,5 @@ pub use error::Error;
 pub use prompt::{PROMPT_RULE, prompt};
 pub use replay::{Case, replay};
 pub use resident::peak_resident_bytes;
+pub use shapes::{Shapes, shapes};
 pub use surroundings::{Before, Watch, Watched};

@@ -3,7 +3,9 @@
 
 use std::fmt::Write;
 
-use record::{Change, GroupRow, Known, Limit, Phase, Replay, ReplayComparison, ReplayRecord, Timing};
+use record::{
+    Change, GroupRow, Known, Limit, Phase, Reading, Replay, ReplayComparison, ReplayRecord, ShapeStudy, Timing,
+};
 
 use super::cases::Done;
 use crate::figures::{percent, show, thousands};
@@ -123,6 +125,55 @@ pub(crate) fn comparison(comparison: &ReplayComparison) -> String {
                 format!("{}; {}. Only the request clock says what arrived.", missing.unavailable, missing.how_to_get);
             text += &paragraph("  Request: ", &what, "    ");
         }
+    }
+    text
+}
+
+/// Two kernels at the shapes of a workload.
+pub(crate) fn study(study: &ShapeStudy) -> String {
+    let [first, second] = &study.kernels;
+    let mut text = paragraph(
+        &format!("{}: ", study.operator),
+        &format!(
+            "{} (1) beside {} (2), at the shapes of {} ({})",
+            first.label, second.label, study.source, study.workload.model
+        ),
+        "  ",
+    );
+    let _ = writeln!(
+        text,
+        "  {:<8}{:<20}{:>5}{:>8}{:>7}{:>13}{:>13}{:>12}{:>12}",
+        "phase", "place", "rows", "context", "calls", "1, µs/pass", "2, µs/pass", "1, ms", "2, ms"
+    );
+    let ms = |seconds: Option<f64>| seconds.map_or_else(|| "n/a".to_owned(), |seconds| format!("{:.1}", seconds * 1e3));
+    for row in &study.rows {
+        let us = |kernel: usize| row.median(kernel).map_or_else(|| "n/a".to_owned(), thousands);
+        let _ = writeln!(
+            text,
+            "  {:<8}{:<20}{:>5}{:>8}{:>7}{:>13}{:>13}{:>12}{:>12}",
+            row.phase.name(),
+            row.slot,
+            row.pass_rows,
+            row.offset + row.pass_rows,
+            row.calls * row.passes,
+            us(0),
+            us(1),
+            ms(row.total(0)),
+            ms(row.total(1)),
+        );
+    }
+    let total = |reading: &Reading| ms(reading.value());
+    let _ = writeln!(text, "  {:<74}{:>12}{:>12}", "all", total(&study.totals[0]), total(&study.totals[1]));
+    let share = show(&study.estimated_share, percent);
+    let verdict = format!(
+        "in place of (1), (2) would take {} ms off the recorded {} ms ({share}), if a request saved what its calls save when \
+         timed apart. Only the request clock can tell.",
+        total(&study.saved),
+        total(&study.recorded)
+    );
+    text += &paragraph("Estimate: ", &verdict, "  ");
+    if let Some(reason) = study.coverage.reason() {
+        text += &paragraph("Incomplete: ", &format!("{reason}. Totals are of the shapes that both run."), "  ");
     }
     text
 }
