@@ -11,6 +11,9 @@ use super::cases::Done;
 use crate::figures::{percent, show, thousands};
 use crate::prose::paragraph;
 
+/// Below this share of the processors the machine was too busy to measure on.
+const BUSY: f64 = 0.85;
+
 /// A larger part of the pass than this that no row explains is remarked on.
 const UNEXPLAINED: f64 = 0.05;
 
@@ -242,6 +245,12 @@ fn totals(text: &mut String, replay: &Replay) {
     let _ = writeln!(text, "  {:<44}{unexplained:>11}   the pass less the groups alone{share}", "unexplained");
     if let Some(timing) = replay.dispatch_floor.known() {
         timed(text, "dispatch floor (in every row once)", timing);
+    }
+    if let Some(share) = replay.processor_share.value()
+        && share < BUSY
+    {
+        let busy = format!("{} of the time: other processes ran, and every time is too long.", percent(share));
+        *text += &paragraph("  The workers were on a processor ", &busy, "    ");
     }
     if replay.unexplained_share().is_some_and(|share| share.abs() > UNEXPLAINED) {
         let why = "more than 5 %: either the machine was not steady (look at the samples' spread), or calls get each other's \
