@@ -234,9 +234,10 @@ impl Ceilings {
         self.rate(threads, footprint_bytes, Traffic::Read)
     }
 
-    /// The same for bytes copied; those read and those written both count.
-    pub fn copy_bandwidth(&self, threads: u64, footprint_bytes: u64) -> Reading {
-        self.rate(threads, footprint_bytes, Traffic::Copy)
+    /// Most bytes per second that `threads` threads copy from memory to memory, in GB/s; those read and those written both
+    /// count.
+    pub fn copy_bandwidth(&self, threads: u64) -> Reading {
+        self.rate(threads, u64::MAX, Traffic::Copy)
     }
 
     /// Most operations per second of `threads` threads through one instruction, in GFLOP/s, however it was fed.
@@ -453,7 +454,7 @@ mod tests {
         assert!(why(ceilings.bandwidth(3, 1)).contains("3 threads"));
         assert_eq!(why(ceilings.peak(InstructionPath::AmxInt8, 2)), "no AMX");
         assert!(why(ceilings.peak(InstructionPath::Vdpbf16ps, 2)).contains("vdpbf16ps"));
-        assert!(why(ceilings.copy_bandwidth(1, 1)).contains("copy"));
+        assert!(why(ceilings.copy_bandwidth(1)).contains("copy"));
         assert_eq!(why(ceilings.dispatch(1)), "a test");
     }
 
