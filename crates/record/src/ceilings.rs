@@ -74,8 +74,8 @@ pub struct BandwidthRow {
     /// Places from which each worker reads in turn.
     pub streams: u64,
     /// Bytes that all workers together go through before any byte comes up again; of a copy, both sides.
-    pub footprint_bytes: u64,
-    /// Largest footprint that this row is the ceiling of; absent for memory, which holds any.
+    pub footprint_bytes: Known<u64>,
+    /// Largest footprint that this row is the ceiling of; absent for memory, which holds any, and where there is no rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub up_to_bytes: Option<u64>,
     /// In GB/s (10^9 bytes).
@@ -274,7 +274,10 @@ impl Ceilings {
             Err(missing) => return missing,
         };
         // The innermost level that holds the footprint; its rows are those with the smallest bound.
-        let fits = |row: &&BandwidthRow| row.traffic == traffic && row.up_to_bytes.is_none_or(|most| footprint <= most);
+        let fits = |row: &&BandwidthRow| {
+            let measured = row.level == Level::Memory || row.up_to_bytes.is_some();
+            row.traffic == traffic && measured && row.up_to_bytes.is_none_or(|most| footprint <= most)
+        };
         let bound = |row: &BandwidthRow| row.up_to_bytes.unwrap_or(u64::MAX);
         let rows: Vec<_> = entry.bandwidth.iter().filter(fits).collect();
         let innermost = rows.iter().map(|row| bound(row)).min();
@@ -371,7 +374,7 @@ mod tests {
     }
 
     fn row(level: Level, streams: u64, up_to_bytes: Option<u64>, samples: &[f64]) -> BandwidthRow {
-        let (traffic, footprint_bytes) = (Traffic::Read, up_to_bytes.unwrap_or(1 << 29) / 2);
+        let (traffic, footprint_bytes) = (Traffic::Read, Known::Is(up_to_bytes.unwrap_or(1 << 29) / 2));
         BandwidthRow { level, traffic, streams, footprint_bytes, up_to_bytes, rate: rate(samples) }
     }
 

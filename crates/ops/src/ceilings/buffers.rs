@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Odd, so that every word of a buffer differs from its neighbours in all of its bits' places.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A source of known words and a target of half its size, in huge pages where the system grants them.
+/// A source of known words and a target to copy to, in huge pages where the system grants them.
 pub struct Buffers {
     source: Arena,
     target: Arena,
@@ -30,15 +30,15 @@ pub fn expected_sum(bytes: usize) -> u64 {
 }
 
 impl Buffers {
-    /// A source of `bytes` (rounded up to lines of 64) and a target; their pages are first touched by the workers that will
-    /// use them when all of `workers` read everything.
+    /// A source of `source` bytes and a target of `target` bytes (each rounded up to lines of 64); their pages are first
+    /// touched by the workers that will use them when all of `workers` go through everything.
     ///
     /// # Errors
     /// The operating system's when it refuses the memory.
-    pub fn new(bytes: usize, workers: &Workers) -> std::io::Result<Buffers> {
-        let bytes = bytes.max(LINE).next_multiple_of(2 * LINE);
-        let mut buffers = Buffers { source: Arena::new(bytes)?, target: Arena::new(bytes / 2)? };
-        let shares = shares(bytes, workers.count());
+    pub fn new(source: usize, target: usize, workers: &Workers) -> std::io::Result<Buffers> {
+        let (source, target) = (source.next_multiple_of(LINE), target.next_multiple_of(LINE));
+        let mut buffers = Buffers { source: Arena::new(source)?, target: Arena::new(target)? };
+        let shares = shares(source, workers.count());
         let parts = split(buffers.source.as_mut_slice(), &shares);
         workers.run(&|worker| {
             let first_word = shares[worker].start / 8;
@@ -47,7 +47,7 @@ impl Buffers {
                 word.copy_from_slice(&((first_word + index) as u64).wrapping_mul(STEP).to_le_bytes());
             }
         });
-        let parts = split(buffers.target.as_mut_slice(), &self::shares(bytes / 2, workers.count()));
+        let parts = split(buffers.target.as_mut_slice(), &self::shares(target, workers.count()));
         workers.run(&|worker| parts[worker].lock().unwrap_or_else(PoisonError::into_inner).fill(1));
         drop(parts);
         Ok(buffers)
@@ -129,7 +129,7 @@ mod tests {
     fn every_byte_is_read_once_per_pass_whatever_the_workers_and_streams() {
         for count in 1..=3 {
             let workers = Workers::new(count, false).unwrap();
-            let buffers = Buffers::new(1 << 17, &workers).unwrap();
+            let buffers = Buffers::new(1 << 17, 1 << 16, &workers).unwrap();
             for footprint in [0, 64, 64 * 17, 64 * 1000, 1 << 17] {
                 for streams in traffic::STREAMS {
                     let sum = buffers.read(&workers, footprint, streams, 3);
@@ -144,7 +144,7 @@ mod tests {
         let workers = Workers::new(3, false).unwrap();
         for streams in traffic::STREAMS {
             for bytes in [0, 64, 64 * 17, 64 * 501] {
-                let mut buffers = Buffers::new(1 << 17, &workers).unwrap();
+                let mut buffers = Buffers::new(1 << 17, 1 << 16, &workers).unwrap();
                 buffers.copy(&workers, bytes, streams, 2);
                 assert_eq!(buffers.target.as_slice()[..bytes], buffers.source.as_slice()[..bytes]);
                 assert!(buffers.target.as_slice()[bytes..].iter().all(|byte| *byte == 1), "{streams} {bytes}");
