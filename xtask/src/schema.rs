@@ -7,14 +7,20 @@ use anyhow::{Context, Result, bail};
 
 /// (file in `schemas/`, its content) of every record.
 fn schemas() -> Result<Vec<(PathBuf, String)>> {
-    let file = |name: &str, schema: serde_json::Value| -> Result<(PathBuf, String)> {
+    let kinds = [
+        ("bench-1", record::schema::<record::bench::BenchRecord>()),
+        ("bench-child-1", record::bench::child_schema()),
+        ("ceilings-1", record::schema::<record::Ceilings>()),
+        ("decision-1", record::schema::<record::DecisionRecord>()),
+        ("find-1", record::schema::<record::FindRecord>()),
+        ("replay-1", record::schema::<record::ReplayRecord>()),
+        ("replay-comparison-1", record::schema::<record::ReplayComparison>()),
+    ];
+    let written = kinds.into_iter().map(|(name, schema)| {
         let text = serde_json::to_string_pretty(&schema).context("a schema is JSON")? + "\n";
-        Ok((crate::root().join("schemas").join(name), text))
-    };
-    Ok(vec![
-        file("ceilings-1.json", record::schema::<record::Ceilings>())?,
-        file("find-1.json", record::schema::<record::FindRecord>())?,
-    ])
+        Ok((crate::root().join(format!("schemas/{name}.json")), text))
+    });
+    written.collect()
 }
 
 pub(crate) fn write() -> Result<()> {

@@ -116,7 +116,7 @@ fn text(current: &Current) -> String {
 
 fn load(ceilings: &Ceilings) -> String {
     let share = |reading: &record::Reading| reading.value().map(|share| 100.0 * share);
-    match (share(&ceilings.processor_share), share(&ceilings.steal_share)) {
+    match (share(&ceilings.processor_share), share(&ceilings.surroundings.steal)) {
         (Some(own), stolen) => {
             let stolen = stolen.map_or_else(String::new, |stolen| format!(", {stolen:.1} % of the machine was stolen"));
             let busy = if own < 95.0 { ": other load was present, so every rate is a lower bound" } else { "" };

@@ -11,7 +11,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use model::{Engine, Keep};
 use probe::{Case, Clocked, PROMPT_RULE, Request};
-use record::{Coverage, FindRecord, Known, LogitsMode, Phase, Protocol, Replay, Workload, token_trace_hash};
+use record::{Coverage, FindRecord, Known, LogitsMode, Phase, Protocol, Record, Replay, Workload, token_trace_hash};
 use weights::ModelFiles;
 
 use crate::failure::{INTERRUPTED, usage};
@@ -78,7 +78,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     if args.json {
         output::print_json(&record)?;
     } else {
-        output::print(table::body(&record, &engine, &args.engine.solution.registry()).as_bytes())?;
+        output::print(table::body(&record, &engine, &args.engine.machine.solution.registry()).as_bytes())?;
     }
     if interrupt::requested() {
         output::note(format_args!(
@@ -155,16 +155,22 @@ fn measure(args: &Args, files: &ModelFiles, engine: &mut Engine) -> Result<FindR
     let show = |done: usize, total: usize, what: &str| progress.steps(done, total, what);
     let request =
         Request { prompt: &prompt, output_tokens: args.output_len, logits: args.logits(), warmup: args.warmup };
-    let Clocked { clock, wiring } = probe::clock(engine, &request, &show)?;
+    let Clocked { clock, wiring, .. } = probe::clock(engine, &request, &show)?;
     let mut replays = Vec::new();
     for phase in [Phase::Prefill, Phase::Decode] {
-        let case =
-            Case { workload: workload(phase)?, tokens: &prompt, warmup: args.warmup, iterations: args.iterations };
+        let case = Case {
+            workload: workload(phase)?,
+            tokens: &prompt,
+            warmup: args.warmup,
+            iterations: args.iterations,
+            operators: false,
+            ceilings: None,
+        };
         replays.push(probe::replay(engine, &case, &show)?);
     }
     drop(progress);
 
-    let registry = args.engine.solution.registry();
+    let registry = args.engine.machine.solution.registry();
     let features = engine.options().features;
     let mut next = next::step(&clock, &replays, engine, &registry);
     let shapes =
@@ -186,7 +192,7 @@ fn measure(args: &Args, files: &ModelFiles, engine: &mut Engine) -> Result<FindR
         workload_id: String::new(),
         conditions: probe::conditions(engine, kernels),
         conditions_id: String::new(),
-        subject: probe::subject(engine, args.engine.solution.name(), &files.describe_encoding()),
+        subject: probe::subject(engine, args.engine.machine.solution.name(), &files.describe_encoding()),
         protocol: Protocol {
             warmup: args.warmup as u64,
             iterations: args.iterations as u64,

@@ -8,7 +8,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use record::{Ceilings, read_record};
+use record::{Ceilings, read};
 use support::{hourglass, refusal};
 
 fn ceilings(home: &Path, rest: &[&str]) -> Output {
@@ -18,7 +18,7 @@ fn ceilings(home: &Path, rest: &[&str]) -> Output {
 }
 
 fn record_of(output: &Output) -> Ceilings {
-    read_record("stdout", &output.stdout).unwrap()
+    read("stdout", &output.stdout).unwrap()
 }
 
 fn kept(home: &Path) -> PathBuf {
@@ -35,7 +35,7 @@ fn what_is_measured_is_kept_and_a_broken_file_is_measured_again() {
     assert_eq!(first.workload.rounds, 2);
     let file = kept(home.path());
     let text = std::fs::read(&file).unwrap();
-    assert_eq!(read_record::<Ceilings>("kept", &text).unwrap().id(), first.id());
+    assert_eq!(read::<Ceilings>("kept", &text).unwrap().id(), first.id());
     assert!(first.bandwidth(1, u64::MAX).value().unwrap() > 0.0);
     assert!(first.peak(record::InstructionPath::AmxInt8, 1).value() != Some(0.0), "missing is not zero");
 
@@ -50,10 +50,7 @@ fn what_is_measured_is_kept_and_a_broken_file_is_measured_again() {
     assert!(told.contains("measured again") && told.contains("not JSON"), "{told}");
     let replaced = record_of(&again);
     assert_ne!(replaced.id(), first.id());
-    assert_eq!(
-        read_record::<Ceilings>("kept", &std::fs::read(kept(home.path())).unwrap()).unwrap().id(),
-        replaced.id()
-    );
+    assert_eq!(read::<Ceilings>("kept", &std::fs::read(kept(home.path())).unwrap()).unwrap().id(), replaced.id());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Observers that make records: the request clock, the operator replay, and the conditions they were made under.
+//! What makes records: observers (the request clock, the operator replay), the machine's ceilings, and the conditions.
 //! Not here: what a record is (`record`), how anything is computed (`ops`, `model`), what is printed (the binary).
 
 pub mod ceilings;
@@ -8,10 +8,14 @@ mod error;
 mod processor;
 mod prompt;
 mod replay;
+mod resident;
+mod surroundings;
 mod wiring;
 
-pub use clock::{Clocked, Request, clock};
+pub use clock::{Clocked, Request, clock, margins};
 pub use conditions::{bound_kernels, conditions, host, now, subject};
 pub use error::Error;
 pub use prompt::{PROMPT_RULE, prompt};
 pub use replay::{Case, replay};
+pub use resident::peak_resident_bytes;
+pub use surroundings::{Before, Watch, Watched};

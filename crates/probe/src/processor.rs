@@ -45,36 +45,20 @@ impl ProcessorTime {
     }
 }
 
-/// Processor time of the whole machine so far, in ticks: what the hypervisor gave to others, and everything.
-pub(crate) struct MachineTime(Result<(u64, u64), String>);
-
-impl MachineTime {
-    pub(crate) fn now() -> MachineTime {
-        let text = fs::read_to_string("/proc/stat").map_err(|error| format!("/proc/stat: {error}"));
-        MachineTime(text.and_then(|text| stolen(&text).ok_or_else(|| "/proc/stat is not as expected".to_owned())))
+/// How often a thread of this process has lost its processor to another task, over the threads that live now.
+pub(crate) fn involuntary_switches() -> Result<u64, String> {
+    let folder = "/proc/self/task";
+    let threads = fs::read_dir(folder).map_err(|error| format!("{folder} cannot be read: {error}"))?;
+    let mut total = 0_u64;
+    for thread in threads {
+        let path = thread.map_err(|error| format!("{folder} cannot be read: {error}"))?.path().join("status");
+        // A thread that ended meanwhile is none that is measured.
+        let Ok(status) = fs::read_to_string(&path) else { continue };
+        let line = status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
+        let count = line.and_then(|count| count.trim().parse::<u64>().ok());
+        total += count.ok_or_else(|| format!("{} does not count involuntary switches", path.display()))?;
     }
-
-    /// The part of the machine's processor time that was stolen since.
-    pub(crate) fn steal_since(&self) -> Reading {
-        let how = "measure for longer on Linux, with /proc mounted";
-        match (&self.0, MachineTime::now().0) {
-            (Ok((stolen, all)), Ok((stolen_now, all_now))) if all_now > *all => {
-                let (stolen, all) = (stolen_now.saturating_sub(*stolen), all_now - all);
-                Reading::ratio(stolen as f64, all as f64, Unit::Share, 1)
-            }
-            (Ok(_), Ok(_)) => Known::unavailable("less than one tick of 10 ms passed", how),
-            (Err(why), _) => Known::unavailable(why.as_str(), how),
-            (_, Err(why)) => Known::unavailable(why, how),
-        }
-    }
-}
-
-/// The steal column of the line of all processors, and the sum of its first eight columns (the others are parts of these).
-fn stolen(stat: &str) -> Option<(u64, u64)> {
-    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    let columns: Vec<u64> = line.split_whitespace().take(8).map(|column| column.parse().ok()).collect::<Option<_>>()?;
-    let all = columns.iter().try_fold(0u64, |sum, column| sum.checked_add(*column))?;
-    Some((*columns.get(7)?, all))
+    Ok(total)
 }
 
 /// User and system time: fields 14 and 15, counted behind the name in brackets, which may hold anything.
@@ -99,11 +83,9 @@ mod tests {
     }
 
     #[test]
-    fn steal_is_the_eighth_column_of_all_processors() {
-        let stat = "cpu  10 20 30 40 5 6 7 8 100 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n";
-        assert_eq!(stolen(stat), Some((8, 126)));
-        assert_eq!(stolen("cpu  1 2 3"), None);
-        assert_eq!(stolen("cpu  1 2 3 4 5 6 7 x"), None);
+    fn switches_only_ever_grow() {
+        let before = involuntary_switches().unwrap_or(0);
+        assert!(involuntary_switches().is_ok_and(|after| after >= before));
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! `ceilings/1`: what a machine can do at most: bytes per second by footprint, operations per second by instruction, the cost
 //! of meeting at a barrier and of starting a walk. Measuring them is `probe`'s; what a kernel reached of them is `replay.rs`'s.
 
+use crate::bench::Surroundings;
 use crate::check::Check;
 use crate::conditions::Conditions;
 use crate::identity::identity;
 use crate::known::Known;
 use crate::quantity::{Reading, Unit};
-use crate::read::Record;
+use crate::read::{Record, StoredId};
 use crate::samples::{Samples, SamplesError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,8 +28,8 @@ pub struct Ceilings {
     /// Part of the processors that this process got while every thread had work. Low: other load was present, and all rates
     /// are lower bounds.
     pub processor_share: Reading,
-    /// Part of the machine's processor time that the hypervisor gave to others meanwhile.
-    pub steal_share: Reading,
+    /// What went on around this process meanwhile.
+    pub surroundings: Surroundings,
     /// One entry per number of threads, ascending.
     pub threads: Vec<ThreadCeilings>,
     pub checks: Vec<Check>,
@@ -219,8 +220,6 @@ impl Measured {
 }
 
 impl Ceilings {
-    pub const SCHEMA: &'static str = "ceilings/1";
-
     /// SHA-256 of the record's canonical JSON: no two measurements share it.
     pub fn id(&self) -> String {
         identity(self)
@@ -325,12 +324,12 @@ fn best<'a>(rates: impl Iterator<Item = &'a Known<Measured>>, what: &str) -> Rea
 }
 
 impl Record for Ceilings {
-    const SCHEMA: &'static str = Ceilings::SCHEMA;
+    const SCHEMA: &'static str = "ceilings/1";
 
-    fn identities(&self) -> Vec<(&'static str, String, &str)> {
+    fn identities(&self) -> Vec<StoredId<'_>> {
         vec![
-            ("workload_id", identity(&self.workload), &self.workload_id),
-            ("conditions_id", self.conditions.id(), &self.conditions_id),
+            StoredId { field: "workload_id", stored: &self.workload_id, computed: identity(&self.workload) },
+            StoredId { field: "conditions_id", stored: &self.conditions_id, computed: self.conditions.id() },
         ]
     }
 
@@ -367,7 +366,7 @@ mod tests {
 
     use super::*;
     use crate::conditions::{Binary, Host};
-    use crate::read::read_record;
+    use crate::read::read;
 
     fn rate(samples: &[f64]) -> Known<Measured> {
         Known::Is(Measured::new(samples.to_vec(), Unit::GigabytesPerSecond).unwrap())
@@ -376,6 +375,10 @@ mod tests {
     fn row(level: Level, streams: u64, up_to_bytes: Option<u64>, samples: &[f64]) -> BandwidthRow {
         let (traffic, footprint_bytes) = (Traffic::Read, Known::Is(up_to_bytes.unwrap_or(1 << 29) / 2));
         BandwidthRow { level, traffic, streams, footprint_bytes, up_to_bytes, rate: rate(samples) }
+    }
+
+    fn missing_reading() -> Reading {
+        Known::unavailable("a test", "nothing")
     }
 
     fn example() -> Ceilings {
@@ -430,8 +433,18 @@ mod tests {
             workload_id: String::new(),
             conditions,
             conditions_id: String::new(),
-            processor_share: Known::unavailable("a test", "nothing"),
-            steal_share: Known::unavailable("a test", "nothing"),
+            processor_share: missing_reading(),
+            surroundings: Surroundings {
+                seconds: 1.0,
+                steal: missing_reading(),
+                others: missing_reading(),
+                cpu_pressure: missing_reading(),
+                memory_pressure: missing_reading(),
+                involuntary_switches: Known::Is(0),
+                frequency_before: Known::Is(3.0),
+                frequency_after: Known::Is(3.0),
+                load_before: Known::Is(0.5),
+            },
             threads: vec![entry(1), entry(2)],
             checks: Vec::new(),
             void: false,
@@ -466,18 +479,18 @@ mod tests {
         let ceilings = example();
         assert!(!ceilings.void, "{:?}", ceilings.checks);
         let text = serde_json::to_string(&ceilings).unwrap();
-        let again: Ceilings = read_record("x", text.as_bytes()).unwrap();
+        let again: Ceilings = read("x", text.as_bytes()).unwrap();
         assert_eq!((again.id(), again), (ceilings.id(), ceilings.clone()));
         let mut changed = ceilings.clone();
         changed.workload.rounds = 3;
         let text = serde_json::to_string(&changed).unwrap();
-        let error = read_record::<Ceilings>("x", text.as_bytes()).unwrap_err().to_string();
+        let error = read::<Ceilings>("x", text.as_bytes()).unwrap_err().to_string();
         assert!(error.contains("workload_id"), "{error}");
         let mut changed = ceilings;
         let Known::Is(measured) = &mut changed.threads[0].bandwidth[0].rate else { panic!("measured") };
         measured.samples[0] = 99.0;
         let text = serde_json::to_string(&changed).unwrap();
-        let error = read_record::<Ceilings>("x", text.as_bytes()).unwrap_err().to_string();
+        let error = read::<Ceilings>("x", text.as_bytes()).unwrap_err().to_string();
         assert!(error.contains("medians"), "{error}");
     }
 }

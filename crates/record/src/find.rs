@@ -5,7 +5,7 @@ use crate::check::Check;
 use crate::conditions::Conditions;
 use crate::coverage::Coverage;
 use crate::known::Known;
-use crate::read::Record;
+use crate::read::{Record, StoredId};
 use crate::replay::Replay;
 use crate::request::RequestClock;
 use crate::subject::Subject;
@@ -78,8 +78,6 @@ impl NextStep {
 }
 
 impl FindRecord {
-    pub const SCHEMA: &'static str = "find/1";
-
     /// Fills in the ids, the checks and whether one of them voids the record.
     pub fn close(&mut self) {
         self.workload_id = self.workload.id();
@@ -90,16 +88,27 @@ impl FindRecord {
 }
 
 impl Record for FindRecord {
-    const SCHEMA: &'static str = FindRecord::SCHEMA;
+    const SCHEMA: &'static str = "find/1";
 
-    fn identities(&self) -> Vec<(&'static str, String, &str)> {
-        let own = [
-            ("workload_id", self.workload.id(), self.workload_id.as_str()),
-            ("conditions_id", self.conditions.id(), self.conditions_id.as_str()),
+    fn identities(&self) -> Vec<StoredId<'_>> {
+        let mut ids = vec![
+            StoredId { field: "workload_id", stored: &self.workload_id, computed: self.workload.id() },
+            StoredId { field: "conditions_id", stored: &self.conditions_id, computed: self.conditions.id() },
         ];
-        let replays =
-            self.replays.iter().map(|row| ("replays.workload_id", row.workload.id(), row.workload_id.as_str()));
-        own.into_iter().chain(replays).collect()
+        ids.extend(self.replays.iter().map(|row| StoredId {
+            field: "replays.workload_id",
+            stored: &row.workload_id,
+            computed: row.workload.id(),
+        }));
+        ids
+    }
+
+    fn checks(&self) -> &[Check] {
+        &self.checks
+    }
+
+    fn void(&self) -> bool {
+        self.void
     }
 
     fn cross_foot(&self) -> Vec<Check> {
@@ -140,13 +149,5 @@ impl Record for FindRecord {
             checks.extend(replay.checks());
         }
         checks
-    }
-
-    fn checks(&self) -> &[Check] {
-        &self.checks
-    }
-
-    fn void(&self) -> bool {
-        self.void
     }
 }

@@ -1,10 +1,12 @@
 //! What a measurement is: readings with units, the workload and conditions they belong to, statistics, the records' schemas.
 //! Not here: anything that measures, and any engine; a record from another machine or an older build is read without one.
 
+pub mod bench;
 mod ceilings;
 mod check;
 mod conditions;
 mod coverage;
+mod decision;
 mod find;
 mod identity;
 mod known;
@@ -13,6 +15,7 @@ mod read;
 mod replay;
 mod request;
 mod samples;
+pub mod statistics;
 mod subject;
 mod wiring;
 mod workload;
@@ -24,13 +27,18 @@ pub use ceilings::{
 pub use check::Check;
 pub use conditions::{Binary, BoundKernel, Conditions, Host};
 pub use coverage::Coverage;
+pub use decision::{DecisionError, DecisionRecord, Evidence, Outcome, Words, decide};
 pub use find::{FindRecord, NextStep, Protocol};
 pub use identity::{canonical_json, identity};
 pub use known::{Known, Unavailable};
 pub use quantity::{Quantity, QuantityError, Reading, Unit};
-pub use read::{KNOWN_SCHEMAS, MAX_RECORD_BYTES, ReadError, Record, read_find, read_record, schema};
-pub use replay::{CacheBlock, CacheCounters, GroupRow, Replay, Timing};
-pub use request::RequestClock;
+pub use read::{KNOWN_SCHEMAS, MAX_RECORD_BYTES, ReadError, Record, StoredId, read, read_find, schema, schema_in};
+pub use replay::cases::{CeilingsUsed, ReplayCase, ReplayRecord};
+pub use replay::clocked::ClockedRequest;
+pub use replay::compare::{Arrival, Change, ComparisonError, ReplayComparison, Side, compare_replays};
+pub use replay::floor::{Floor, Limit, Roof, Work};
+pub use replay::{CacheBlock, CacheCounters, GroupRow, OperatorRow, Replay, Timing};
+pub use request::{RequestClock, RequestTimes};
 pub use samples::{Samples, SamplesError};
 pub use subject::{Mechanisms, Subject};
 pub use wiring::Wiring;

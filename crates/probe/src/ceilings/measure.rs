@@ -4,9 +4,11 @@
 use super::CeilingsError;
 use super::caches::CacheLevel;
 use crate::conditions::{binary, host, now};
-use crate::processor::{MachineTime, ProcessorTime};
+use crate::processor::{ProcessorTime, involuntary_switches};
+use crate::surroundings::Before;
 use ops::ceilings::{Buffers, STREAMS, barriers, peaks};
 use ops::{Features, Workers};
+use record::bench::Surroundings;
 use record::{
     BandwidthRow, Ceilings, CeilingsWorkload, Conditions, InstructionPath, Known, Level, Measured, Operands, PeakRow,
     Reading, ThreadCeilings, Traffic, Unit,
@@ -162,7 +164,7 @@ pub(super) fn measure(
     }
     let features = Features::detect().iter().map(|feature| feature.name().to_owned()).collect();
     let mut ceilings = Ceilings {
-        schema: Ceilings::SCHEMA.to_owned(),
+        schema: <Ceilings as record::Record>::SCHEMA.to_owned(),
         created: now(),
         workload: CeilingsWorkload {
             rounds,
@@ -182,7 +184,7 @@ pub(super) fn measure(
         },
         conditions_id: String::new(),
         processor_share: load.processor_share,
-        steal_share: load.steal_share,
+        surroundings: load.surroundings,
         threads: entries,
         checks: Vec::new(),
         void: false,
@@ -330,7 +332,7 @@ fn same(of_ops: ops::ceilings::Operands, of_record: Operands) -> bool {
 /// How the machine was loaded while it was measured.
 struct Load {
     processor_share: Reading,
-    steal_share: Reading,
+    surroundings: Surroundings,
 }
 
 /// The rounds. The order within a round starts one quantity later each time.
@@ -351,7 +353,8 @@ fn sample(
         show(done, quantity);
         quantity.warm_up();
     }
-    let (processor, machine) = (ProcessorTime::now(), MachineTime::now());
+    let switches = involuntary_switches();
+    let (processor, watch) = (ProcessorTime::now(), Before::now().watch(std::process::id()));
     let (count, mut wanted) = (quantities.len(), 0.0);
     for round in 0..rounds as usize {
         for place in 0..count {
@@ -367,7 +370,11 @@ fn sample(
         Ok(used) => Reading::ratio(used.min(wanted), wanted, Unit::Share, 1),
         Err(why) => Known::unavailable(why, "measure on Linux, with /proc mounted"),
     };
-    Ok(Load { processor_share, steal_share: machine.steal_since() })
+    let switches = match (switches, involuntary_switches()) {
+        (Ok(before), Ok(now)) => Known::Is(now.saturating_sub(before)),
+        (Err(why), _) | (_, Err(why)) => Known::unavailable(why, "measure on Linux, with /proc mounted"),
+    };
+    Ok(Load { processor_share, surroundings: watch.stop().finish(switches) })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use crate::conditions::host;
 use jiff::Timestamp;
-use record::{Ceilings, Host, identity, read_record};
+use record::{Ceilings, Host, identity, read};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub(super) fn load(path: &Path, threads: u64, oldest: Duration) -> Result<Option
     };
     let mut bytes = Vec::new();
     file.take(LARGEST).read_to_end(&mut bytes).map_err(|error| format!("{shown} cannot be read: {error}"))?;
-    let ceilings: Ceilings = read_record(&shown.to_string(), &bytes).map_err(|error| error.to_string())?;
+    let ceilings: Ceilings = read(&shown.to_string(), &bytes).map_err(|error| error.to_string())?;
     fits(&ceilings, &host(), threads, oldest, Timestamp::now()).map_err(|why| format!("{shown} {why}"))?;
     Ok(Some(ceilings))
 }
