@@ -1,6 +1,7 @@
 //! The command line: which verbs there are, and how an error becomes a message and an exit code.
 //! Not here: what a verb does (one file each), the engine, measurements.
 
+mod ceilings;
 mod chat;
 mod doctor;
 mod failure;
@@ -49,6 +50,8 @@ enum Verb {
     Replay(replay::Args),
     /// The checkpoints: parent, change, hypothesis, place in the source
     Ladder(ladder::Args),
+    /// What this machine can do at most: bytes and operations per second, barriers, dispatch
+    Ceilings(ceilings::Args),
     /// What this machine has, what that means, and how to get what is missing
     Doctor(doctor::Args),
     /// Continue one prompt
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Verb::Find(args) => find::run(args),
         Verb::Replay(args) => replay::run(args),
         Verb::Ladder(args) => ladder::run(args),
+        Verb::Ceilings(args) => ceilings::run(args),
         Verb::Doctor(args) => doctor::run(args),
         Verb::Run(args) => run::run(args),
         Verb::Chat(args) => chat::run(args),

@@ -7,6 +7,7 @@
 mod arena;
 mod bind;
 mod bits;
+pub mod ceilings;
 mod checkpoint;
 mod dtype;
 mod features;

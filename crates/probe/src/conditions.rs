@@ -64,7 +64,7 @@ pub fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-fn binary() -> Binary {
+pub(crate) fn binary() -> Binary {
     let no_git = || ("the build was not made in a git checkout", "build in a checkout with git installed");
     let commit = option_env!("HOURGLASS_COMMIT").map(str::to_owned);
     let dirty = option_env!("HOURGLASS_DIRTY").map(|dirty| dirty == "true");
@@ -101,16 +101,7 @@ pub fn host() -> Host {
         device: "cpu".to_owned(),
         cpu_model: field("/proc/cpuinfo", ':', "model name"),
         processors: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
-        memory_bytes: match field("/proc/meminfo", ':', "MemTotal") {
-            Known::Is(text) => {
-                let kibibytes = text.strip_suffix("kB").and_then(|number| number.trim().parse::<u64>().ok());
-                kibibytes.and_then(|number| number.checked_mul(1024)).map_or_else(
-                    || Known::unavailable(format!("MemTotal in /proc/meminfo is '{text}', not in kB"), "look there"),
-                    Known::Is,
-                )
-            }
-            Known::Unavailable(missing) => Known::Unavailable(missing),
-        },
+        memory_bytes: meminfo("MemTotal"),
         operating_system: match field("/etc/os-release", '=', "PRETTY_NAME") {
             Known::Is(name) => Known::Is(name.trim_matches('"').to_owned()),
             missing => missing,
@@ -126,6 +117,20 @@ pub fn host() -> Host {
             missing => missing,
         },
         driver: Known::unavailable("the kernels ran on the CPU, which has no driver", "nothing is missing"),
+    }
+}
+
+/// A line of `/proc/meminfo`, in bytes.
+pub(crate) fn meminfo(key: &str) -> Known<u64> {
+    match field("/proc/meminfo", ':', key) {
+        Known::Is(text) => {
+            let kibibytes = text.strip_suffix("kB").and_then(|number| number.trim().parse::<u64>().ok());
+            kibibytes.and_then(|number| number.checked_mul(1024)).map_or_else(
+                || Known::unavailable(format!("{key} in /proc/meminfo is '{text}', not in kB"), "look there"),
+                Known::Is,
+            )
+        }
+        Known::Unavailable(missing) => Known::Unavailable(missing),
     }
 }
 

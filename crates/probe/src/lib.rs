@@ -1,6 +1,7 @@
-//! Observers that make records: the request clock, the operator replay, and the conditions they were made under.
+//! What makes records: observers (the request clock, the operator replay), the machine's ceilings, and the conditions.
 //! Not here: what a record is (`record`), how anything is computed (`ops`, `model`), what is printed (the binary).
 
+pub mod ceilings;
 mod clock;
 mod conditions;
 mod error;

@@ -1,6 +1,7 @@
 //! `ceilings/1`: what a machine can do at most: bytes per second by footprint, operations per second by instruction, the cost
 //! of meeting at a barrier and of starting a walk. Measuring them is `probe`'s; what a kernel reached of them is `replay.rs`'s.
 
+use crate::bench::Surroundings;
 use crate::check::Check;
 use crate::conditions::Conditions;
 use crate::identity::identity;
@@ -27,8 +28,8 @@ pub struct Ceilings {
     /// Part of the processors that this process got while every thread had work. Low: other load was present, and all rates
     /// are lower bounds.
     pub processor_share: Reading,
-    /// Part of the machine's processor time that the hypervisor gave to others meanwhile.
-    pub steal_share: Reading,
+    /// What went on around this process meanwhile.
+    pub surroundings: Surroundings,
     /// One entry per number of threads, ascending.
     pub threads: Vec<ThreadCeilings>,
     pub checks: Vec<Check>,
@@ -74,8 +75,8 @@ pub struct BandwidthRow {
     /// Places from which each worker reads in turn.
     pub streams: u64,
     /// Bytes that all workers together go through before any byte comes up again; of a copy, both sides.
-    pub footprint_bytes: u64,
-    /// Largest footprint that this row is the ceiling of; absent for memory, which holds any.
+    pub footprint_bytes: Known<u64>,
+    /// Largest footprint that this row is the ceiling of; absent for memory, which holds any, and where there is no rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub up_to_bytes: Option<u64>,
     /// In GB/s (10^9 bytes).
@@ -232,9 +233,10 @@ impl Ceilings {
         self.rate(threads, footprint_bytes, Traffic::Read)
     }
 
-    /// The same for bytes copied; those read and those written both count.
-    pub fn copy_bandwidth(&self, threads: u64, footprint_bytes: u64) -> Reading {
-        self.rate(threads, footprint_bytes, Traffic::Copy)
+    /// Most bytes per second that `threads` threads copy from memory to memory, in GB/s; those read and those written both
+    /// count.
+    pub fn copy_bandwidth(&self, threads: u64) -> Reading {
+        self.rate(threads, u64::MAX, Traffic::Copy)
     }
 
     /// Most operations per second of `threads` threads through one instruction, in GFLOP/s, however it was fed.
@@ -271,7 +273,10 @@ impl Ceilings {
             Err(missing) => return missing,
         };
         // The innermost level that holds the footprint; its rows are those with the smallest bound.
-        let fits = |row: &&BandwidthRow| row.traffic == traffic && row.up_to_bytes.is_none_or(|most| footprint <= most);
+        let fits = |row: &&BandwidthRow| {
+            let measured = row.level == Level::Memory || row.up_to_bytes.is_some();
+            row.traffic == traffic && measured && row.up_to_bytes.is_none_or(|most| footprint <= most)
+        };
         let bound = |row: &BandwidthRow| row.up_to_bytes.unwrap_or(u64::MAX);
         let rows: Vec<_> = entry.bandwidth.iter().filter(fits).collect();
         let innermost = rows.iter().map(|row| bound(row)).min();
@@ -368,8 +373,12 @@ mod tests {
     }
 
     fn row(level: Level, streams: u64, up_to_bytes: Option<u64>, samples: &[f64]) -> BandwidthRow {
-        let (traffic, footprint_bytes) = (Traffic::Read, up_to_bytes.unwrap_or(1 << 29) / 2);
+        let (traffic, footprint_bytes) = (Traffic::Read, Known::Is(up_to_bytes.unwrap_or(1 << 29) / 2));
         BandwidthRow { level, traffic, streams, footprint_bytes, up_to_bytes, rate: rate(samples) }
+    }
+
+    fn missing_reading() -> Reading {
+        Known::unavailable("a test", "nothing")
     }
 
     fn example() -> Ceilings {
@@ -424,8 +433,18 @@ mod tests {
             workload_id: String::new(),
             conditions,
             conditions_id: String::new(),
-            processor_share: Known::unavailable("a test", "nothing"),
-            steal_share: Known::unavailable("a test", "nothing"),
+            processor_share: missing_reading(),
+            surroundings: Surroundings {
+                seconds: 1.0,
+                steal: missing_reading(),
+                others: missing_reading(),
+                cpu_pressure: missing_reading(),
+                memory_pressure: missing_reading(),
+                involuntary_switches: Known::Is(0),
+                frequency_before: Known::Is(3.0),
+                frequency_after: Known::Is(3.0),
+                load_before: Known::Is(0.5),
+            },
             threads: vec![entry(1), entry(2)],
             checks: Vec::new(),
             void: false,
@@ -451,7 +470,7 @@ mod tests {
         assert!(why(ceilings.bandwidth(3, 1)).contains("3 threads"));
         assert_eq!(why(ceilings.peak(InstructionPath::AmxInt8, 2)), "no AMX");
         assert!(why(ceilings.peak(InstructionPath::Vdpbf16ps, 2)).contains("vdpbf16ps"));
-        assert!(why(ceilings.copy_bandwidth(1, 1)).contains("copy"));
+        assert!(why(ceilings.copy_bandwidth(1)).contains("copy"));
         assert_eq!(why(ceilings.dispatch(1)), "a test");
     }
 
