@@ -8,15 +8,17 @@ mod files;
 mod shapes;
 mod table;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::ValueEnum;
+use probe::ceilings::CeilingsError;
 use record::{Ceilings, CeilingsUsed, Coverage, Known, LogitsMode, Protocol, Record, ReplayCase, ReplayRecord};
 
-use crate::failure::{INTERRUPTED, usage};
+use crate::failure::{INTERRUPTED, Interrupted, usage};
 use crate::load::{DEFAULT_MODEL, MachineArgs, ModelArgs};
+use crate::progress::Progress;
 use crate::{interrupt, output};
 use cases::CaseName;
 
@@ -62,8 +64,9 @@ pub(crate) struct Args {
     seed: u64,
     #[command(flatten)]
     machine: MachineArgs,
-    /// A record of `hourglass ceilings` that the floors are at
-    #[arg(long, value_name = "FILE")]
+    /// A record of `hourglass ceilings` that the floors are at, or `none` for no floors [default: this machine's, which are
+    /// measured (about 20 s) unless today's are kept]
+    #[arg(long, value_name = "FILE|none")]
     ceilings: Option<PathBuf>,
     /// Compare two replay records of the same workload, group by group, in place of replaying
     #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with = "cases")]
@@ -114,10 +117,20 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         )));
     }
     let plan = args.decision.plan(&cases, &args.machine)?;
-    let ceilings = args.ceilings.as_deref().map(|path| files::read::<Ceilings>("--ceilings", path)).transpose()?;
+    let given = match args.ceilings.as_deref() {
+        Some(path) if path != Path::new("none") => Some(files::read::<Ceilings>("--ceilings", path)?),
+        _ => None,
+    };
     let record_file = output::create_if_asked("--json-output", args.json_output.as_deref())?;
     let decision_file = output::create_if_asked("--decision-output", args.decision.output())?;
-    let record = measure(&args, &cases, ceilings.as_ref())?;
+    let ceilings = match given {
+        Some(given) => Known::Is(given),
+        None if cases.is_empty() || args.ceilings.is_some() => {
+            Known::unavailable("no ceilings were asked for", "leave out `--ceilings none`")
+        }
+        None => this_machine(&args)?,
+    };
+    let record = measure(&args, &cases, &ceilings)?;
     if let Some(file) = record_file {
         file.finish_with_json(&record)?;
     }
@@ -165,8 +178,29 @@ impl Args {
     }
 }
 
+/// The ceilings of this machine, kept or measured now; why there are none, if they cannot be had.
+fn this_machine(args: &Args) -> Result<Known<Ceilings>> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = args.machine.threads.unwrap_or(processors) as u64;
+    let progress = Progress::new("ceilings");
+    let show = |done: usize, total: usize, what: &str| progress.steps(done, total, what);
+    match probe::ceilings::current(threads, &interrupt::flag(), &show) {
+        Ok(current) => {
+            drop(progress);
+            for note in &current.notes {
+                output::note(format_args!("hourglass: {note}"));
+            }
+            Ok(Known::Is(current.ceilings))
+        }
+        Err(CeilingsError::Interrupted) => {
+            Err(Interrupted("while the ceilings were measured; nothing was written".to_owned()).into())
+        }
+        Err(error) => Ok(Known::unavailable(error.to_string(), "`hourglass ceilings`")),
+    }
+}
+
 /// Replays every case and closes the record. Prints each case's table as soon as it is there, unless `--json`.
-fn measure(args: &Args, cases: &[CaseName], ceilings: Option<&Ceilings>) -> Result<ReplayRecord> {
+fn measure(args: &Args, cases: &[CaseName], ceilings: &Known<Ceilings>) -> Result<ReplayRecord> {
     let mut measured: Vec<ReplayCase> = Vec::with_capacity(cases.len());
     if !cases.is_empty() {
         let files = args.model.open(Some(DEFAULT_MODEL))?;
@@ -183,7 +217,7 @@ fn measure(args: &Args, cases: &[CaseName], ceilings: Option<&Ceilings>) -> Resu
         if !args.json && args.model.model.is_none() {
             output::print(table::default_model().as_bytes())?;
         }
-        cases::replay_all(args, cases, &files, ceilings, |done| {
+        cases::replay_all(args, cases, &files, ceilings.known(), |done| {
             if !args.json {
                 output::print(table::case(done).as_bytes())?;
             }
@@ -199,10 +233,10 @@ fn measure(args: &Args, cases: &[CaseName], ceilings: Option<&Ceilings>) -> Resu
             iterations: args.iterations as u64,
             process_id: std::process::id(),
         },
-        ceilings: ceilings.map_or_else(
-            || Known::unavailable("no ceilings were given", "`hourglass ceilings`, then --ceilings FILE"),
-            |ceilings| Known::Is(CeilingsUsed::of(ceilings)),
-        ),
+        ceilings: match ceilings {
+            Known::Is(ceilings) => Known::Is(CeilingsUsed::of(ceilings)),
+            Known::Unavailable(missing) => Known::Unavailable(missing.clone()),
+        },
         cases: measured,
         coverage: Coverage::complete(),
         checks: Vec::new(),

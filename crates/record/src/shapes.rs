@@ -127,17 +127,20 @@ impl ShapeStudy {
             (Known::Is(saved), Known::Is(recorded)) => Reading::ratio(saved.value(), recorded.value(), Unit::Share, n),
             (Known::Unavailable(missing), _) | (_, Known::Unavailable(missing)) => Known::Unavailable(missing.clone()),
         };
-        let mut reasons: Vec<String> = Vec::new();
+        // One sentence per reason, however many places it holds for.
+        let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
         for row in &self.rows {
-            for timing in &row.timings {
-                if let Some(missing) = timing.missing() {
-                    let reason = format!("{} {}: {}", row.phase.name(), row.slot, missing.unavailable);
-                    if !reasons.contains(&reason) {
-                        reasons.push(reason);
-                    }
+            for missing in row.timings.iter().filter_map(Known::missing) {
+                let place = format!("{} {}", row.phase.name(), row.slot);
+                match reasons.iter_mut().find(|(reason, _)| *reason == missing.unavailable) {
+                    Some((_, places)) if places.contains(&place) => {}
+                    Some((_, places)) => places.push(place),
+                    None => reasons.push((missing.unavailable.clone(), vec![place])),
                 }
             }
         }
+        let reasons: Vec<String> =
+            reasons.into_iter().map(|(reason, places)| format!("{reason} ({})", places.join(", "))).collect();
         self.coverage =
             if reasons.is_empty() { Coverage::complete() } else { Coverage::incomplete(reasons.join("; ")) };
         self.checks = self.cross_foot();

@@ -120,7 +120,13 @@ pub(crate) fn comparison(comparison: &ReplayComparison) -> String {
             changed(&mut text, &arrival.pass);
             changed(&mut text, &arrival.whole_request);
             let arrived = show(&arrival.arrived, percent);
-            let what = format!("{arrived} of what the replay total saved per pass. It is rarely all of it.");
+            let more = arrival.arrived.value().is_some_and(|share| !(0.0..=1.0).contains(&share));
+            let remark = if more {
+                "More than all of it, or less than nothing: something else changed too, or one side was disturbed."
+            } else {
+                "It is rarely all of it."
+            };
+            let what = format!("{arrived} of what the replay total saved per pass. {remark}");
             text += &paragraph("  Arrived in the request: ", &what, "    ");
         }
         Known::Unavailable(missing) => {
