@@ -15,6 +15,7 @@ fn both_ways<R: Record + serde::Serialize>(bytes: &[u8]) {
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     both_ways::<record::FindRecord>(bytes);
     both_ways::<BenchRecord>(bytes);
+    both_ways::<record::Ceilings>(bytes);
     if let Ok(text) = std::str::from_utf8(bytes)
         && let Ok(ChildLine::Request(request)) = ChildLine::parse(text)
         && request.check(4).is_ok()

@@ -10,7 +10,12 @@ fn schemas() -> Result<Vec<(PathBuf, String)>> {
     let kinds = [
         ("bench-1", record::schema::<record::bench::BenchRecord>()),
         ("bench-child-1", record::bench::child_schema()),
+        ("ceilings-1", record::schema::<record::Ceilings>()),
+        ("decision-1", record::schema::<record::DecisionRecord>()),
         ("find-1", record::schema::<record::FindRecord>()),
+        ("replay-1", record::schema::<record::ReplayRecord>()),
+        ("replay-comparison-1", record::schema::<record::ReplayComparison>()),
+        ("shapes-1", record::schema::<record::ShapeStudy>()),
     ];
     let written = kinds.into_iter().map(|(name, schema)| {
         let text = serde_json::to_string_pretty(&schema).context("a schema is JSON")? + "\n";

@@ -87,7 +87,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     if args.json {
         output::print_json(&record)?;
     } else {
-        output::print(table::body(&record, &engine, &args.engine.solution.registry()).as_bytes())?;
+        output::print(table::body(&record, &engine, &args.engine.machine.solution.registry()).as_bytes())?;
     }
     if interrupt::requested() {
         output::note(format_args!(
@@ -164,13 +164,19 @@ fn measure(args: &Args, files: &ModelFiles, engine: &mut Engine) -> Result<FindR
     let Clocked { clock, wiring, .. } = probe::clock(engine, &request, &show)?;
     let mut replays = Vec::new();
     for phase in [Phase::Prefill, Phase::Decode] {
-        let case =
-            Case { workload: workload(phase)?, tokens: &prompt, warmup: args.warmup, iterations: args.iterations };
+        let case = Case {
+            workload: workload(phase)?,
+            tokens: &prompt,
+            warmup: args.warmup,
+            iterations: args.iterations,
+            operators: false,
+            ceilings: None,
+        };
         replays.push(probe::replay(engine, &case, &show)?);
     }
     drop(progress);
 
-    let registry = args.engine.solution.registry();
+    let registry = args.engine.machine.solution.registry();
     let features = engine.options().features;
     let mut next = next::step(&clock, &replays, engine, &registry);
     let shapes =
@@ -192,7 +198,7 @@ fn measure(args: &Args, files: &ModelFiles, engine: &mut Engine) -> Result<FindR
         workload_id: String::new(),
         conditions: probe::conditions(engine, kernels),
         conditions_id: String::new(),
-        subject: probe::subject(engine, args.engine.solution.name(), &files.describe_encoding()),
+        subject: probe::subject(engine, args.engine.machine.solution.name(), &files.describe_encoding()),
         protocol: Protocol {
             warmup: args.warmup as u64,
             iterations: args.iterations as u64,

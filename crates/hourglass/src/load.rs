@@ -100,16 +100,13 @@ pub(crate) fn conditions(engine: &mut Engine, prompt: usize, capacity: usize) ->
     Ok(probe::conditions(engine, kernels))
 }
 
-/// How the engine runs it.
+/// How an engine runs, at whatever checkpoint.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Engine")]
-pub(crate) struct EngineArgs {
+pub(crate) struct MachineArgs {
     /// Whose kernels and checkpoints to use
     #[arg(long, value_enum, default_value = "hourglass")]
     pub(crate) solution: Solution,
-    /// The rung of the ladder; `hourglass ladder` lists them, and `fast` stands for the newest
-    #[arg(long, value_name = "NAME", default_value = ops::ladder::FAST)]
-    pub(crate) checkpoint: String,
     /// Worker threads [default: every processor]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
@@ -125,6 +122,17 @@ pub(crate) struct EngineArgs {
     /// Instruction-set features to do without, comma-separated; `hourglass doctor` lists this machine's
     #[arg(long, value_name = "LIST")]
     pub(crate) features_without: Option<String>,
+}
+
+/// How the engine runs it.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Engine")]
+pub(crate) struct EngineArgs {
+    #[command(flatten)]
+    pub(crate) machine: MachineArgs,
+    /// The rung of the ladder; `hourglass ladder` lists them, and `fast` stands for the newest
+    #[arg(long, value_name = "NAME", default_value = ops::ladder::FAST)]
+    pub(crate) checkpoint: String,
     /// Override the checkpoint: one bounded allocation per layer's cache (on) or growth by concatenation (off)
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
     capacity_cache: Option<OnOff>,
@@ -158,17 +166,28 @@ impl EngineArgs {
     /// # Errors
     /// An unknown or retired checkpoint, an unknown feature, a switch the checkpoint cannot have, a number out of range.
     pub(crate) fn options(&self) -> Result<LoadOptions> {
-        let registry = self.solution.registry();
-        let checkpoint = registry.checkpoint(&self.checkpoint).map_err(|why| usage(format!("--checkpoint: {why}")))?;
-        let mut options = LoadOptions::new(checkpoint);
-        options.cancelled = interrupt::flag();
-        options.registry = registry;
+        let mut options = self.machine.options("--checkpoint", &self.checkpoint)?;
         options.controls = MechanismControls {
             capacity_cache: self.capacity_cache.map(OnOff::is_on),
             register_cached_rmsnorm: self.register_cached_rmsnorm.map(OnOff::is_on),
             tiled_prefill: self.tiled_prefill.map(OnOff::is_on),
         };
-        checkpoint.resolve(options.controls).map_err(usage)?;
+        options.checkpoint.resolve(options.controls).map_err(usage)?;
+        Ok(options)
+    }
+}
+
+impl MachineArgs {
+    /// The same for a checkpoint that `flag` named, without switches.
+    ///
+    /// # Errors
+    /// An unknown or retired checkpoint, an unknown feature, a number out of range.
+    pub(crate) fn options(&self, flag: &str, checkpoint: &str) -> Result<LoadOptions> {
+        let registry = self.solution.registry();
+        let checkpoint = registry.checkpoint(checkpoint).map_err(|why| usage(format!("{flag}: {why}")))?;
+        let mut options = LoadOptions::new(checkpoint);
+        options.cancelled = interrupt::flag();
+        options.registry = registry;
         match self.threads {
             Some(0) => return Err(usage("--threads 0: expected at least 1; leave it out to use every processor")),
             Some(threads) if threads > 1024 => {

@@ -2,9 +2,11 @@
 //! Not here: what a verb does (one file each), the engine, measurements.
 
 mod bench;
+mod ceilings;
 mod chat;
 mod doctor;
 mod failure;
+mod figures;
 mod find;
 mod input;
 mod interrupt;
@@ -16,6 +18,7 @@ mod progress;
 mod prose;
 mod pull;
 mod quantize;
+mod replay;
 mod run;
 mod sampling;
 mod score;
@@ -46,8 +49,12 @@ enum Verb {
     Bench(bench::Args),
     /// Where the time of one request goes, and what to try next
     Find(find::Args),
+    /// Which group of operators costs the most at a shape, and how far each is from what the machine can do
+    Replay(replay::Args),
     /// The checkpoints: parent, change, hypothesis, place in the source
     Ladder(ladder::Args),
+    /// What this machine can do at most: bytes and operations per second, barriers, dispatch
+    Ceilings(ceilings::Args),
     /// What this machine has, what that means, and how to get what is missing
     Doctor(doctor::Args),
     /// Continue one prompt
@@ -70,7 +77,9 @@ fn main() -> ExitCode {
     let result = match line.verb {
         Verb::Bench(args) => bench::run(args),
         Verb::Find(args) => find::run(args),
+        Verb::Replay(args) => replay::run(args),
         Verb::Ladder(args) => ladder::run(args),
+        Verb::Ceilings(args) => ceilings::run(args),
         Verb::Doctor(args) => doctor::run(args),
         Verb::Run(args) => run::run(args),
         Verb::Chat(args) => chat::run(args),

@@ -134,7 +134,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             schema: "run/1",
             model: files.label().to_owned(),
             model_fingerprint: files.fingerprint()?,
-            subject: probe::subject(&engine, args.engine.solution.name(), &files.describe_encoding()),
+            subject: probe::subject(&engine, args.engine.machine.solution.name(), &files.describe_encoding()),
             conditions: load::conditions(&mut engine, prompt.len(), capacity)?,
             sampling: args.sampling,
             prompt_ids: prompt,

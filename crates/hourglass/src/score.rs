@@ -133,7 +133,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         schema: "score/1",
         model: files.label().to_owned(),
         model_fingerprint: files.fingerprint()?,
-        subject: probe::subject(&engine, args.engine.solution.name(), &files.describe_encoding()),
+        subject: probe::subject(&engine, args.engine.machine.solution.name(), &files.describe_encoding()),
         conditions: load::conditions(&mut engine, ids.len(), ids.len())?,
         ids,
         negative_log_likelihood: losses,

@@ -79,6 +79,11 @@ impl Features {
         self.0 & (1 << feature as u32) != 0
     }
 
+    /// Those of either set.
+    pub const fn with(self, other: Features) -> Features {
+        Features(self.0 | other.0)
+    }
+
     /// Those of `self` that `available` lacks.
     pub const fn missing_from(self, available: Features) -> Features {
         Features(self.0 & !available.0)

@@ -7,6 +7,7 @@
 mod arena;
 mod bind;
 mod bits;
+pub mod ceilings;
 mod checkpoint;
 mod dtype;
 mod features;
@@ -41,6 +42,6 @@ pub use registry::Registry;
 pub use rewrite::Rewrite;
 pub use step::{LayerCache, PreviousCache, Sequence, SequenceShape, Step};
 pub use verify::VerifyError;
-pub use walk::{Delay, Observer, Only, Plain, Span, Traced, Until, run};
+pub use walk::{Delay, Observer, Only, Plain, Span, Traced, Until, Where, run};
 pub use weight::{ElementType, Encoding, PackError, Packed, RowSource, WeightFormat, WeightRequest, Weights};
 pub use workers::Workers;

@@ -60,6 +60,16 @@ impl Observer for Only {
     }
 }
 
+/// Runs only the calls that the predicate picks, at their real operands. Every worker asks it about every call, so it must
+/// answer alike however often it is asked.
+pub struct Where<F>(pub F);
+impl<F: Fn(&BoundCall) -> bool + Sync> Observer for Where<F> {
+    #[inline]
+    fn wants(&self, call: &BoundCall) -> bool {
+        (self.0)(call)
+    }
+}
+
 /// Spins for a while after each call of one group, on every worker: would a faster operator move the request?
 pub struct Delay {
     pub group: Group,

@@ -102,16 +102,7 @@ pub fn host() -> Host {
         device: "cpu".to_owned(),
         cpu_model: field("/proc/cpuinfo", ':', "model name"),
         processors: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
-        memory_bytes: match field("/proc/meminfo", ':', "MemTotal") {
-            Known::Is(text) => {
-                let kibibytes = text.strip_suffix("kB").and_then(|number| number.trim().parse::<u64>().ok());
-                kibibytes.and_then(|number| number.checked_mul(1024)).map_or_else(
-                    || Known::unavailable(format!("MemTotal in /proc/meminfo is '{text}', not in kB"), "look there"),
-                    Known::Is,
-                )
-            }
-            Known::Unavailable(missing) => Known::Unavailable(missing),
-        },
+        memory_bytes: meminfo("MemTotal"),
         operating_system: match field("/etc/os-release", '=', "PRETTY_NAME") {
             Known::Is(name) => Known::Is(name.trim_matches('"').to_owned()),
             missing => missing,
@@ -127,6 +118,20 @@ pub fn host() -> Host {
             missing => missing,
         },
         driver: Known::unavailable("the kernels ran on the CPU, which has no driver", "nothing is missing"),
+    }
+}
+
+/// A line of `/proc/meminfo`, in bytes.
+pub(crate) fn meminfo(key: &str) -> Known<u64> {
+    match field("/proc/meminfo", ':', key) {
+        Known::Is(text) => {
+            let kibibytes = text.strip_suffix("kB").and_then(|number| number.trim().parse::<u64>().ok());
+            kibibytes.and_then(|number| number.checked_mul(1024)).map_or_else(
+                || Known::unavailable(format!("{key} in /proc/meminfo is '{text}', not in kB"), "look there"),
+                Known::Is,
+            )
+        }
+        Known::Unavailable(missing) => Known::Unavailable(missing),
     }
 }
 

@@ -1,6 +1,7 @@
-//! Observers that make records: the request clock, the operator replay, and the conditions they were made under.
+//! What makes records: observers (the request clock, the operator replay), the machine's ceilings, and the conditions.
 //! Not here: what a record is (`record`), how anything is computed (`ops`, `model`), what is printed (the binary).
 
+pub mod ceilings;
 mod clock;
 mod conditions;
 mod error;
@@ -8,6 +9,7 @@ mod processor;
 mod prompt;
 mod replay;
 mod resident;
+mod shapes;
 mod surroundings;
 mod wiring;
 
@@ -17,4 +19,5 @@ pub use error::Error;
 pub use prompt::{PROMPT_RULE, prompt};
 pub use replay::{Case, replay};
 pub use resident::{peak_resident_bytes, reset_peak_resident};
+pub use shapes::{Shapes, shapes};
 pub use surroundings::{Before, Watch, Watched};

@@ -21,6 +21,11 @@ impl ProcessorTime {
         )
     }
 
+    /// Seconds of processor time used since; why not, if they cannot be read.
+    pub(crate) fn seconds_since(&self) -> Result<f64, String> {
+        Ok(ProcessorTime::now().0? - self.0.clone()?)
+    }
+
     /// The part of `elapsed` (ending now) that `workers` workers spent on a processor, at most the whole.
     pub(crate) fn share_since(&self, elapsed: Duration, workers: usize) -> Reading {
         let how = "clock a longer request on Linux, with /proc mounted";

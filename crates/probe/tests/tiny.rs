@@ -47,7 +47,14 @@ fn workload(phase: Phase, tokens: &[u32], capacity: usize) -> Workload {
 
 fn replayed(engine: &mut Engine, phase: Phase, length: usize, capacity: usize) -> Replay {
     let tokens = ids(engine, length);
-    let case = Case { workload: workload(phase, &tokens, capacity), tokens: &tokens, warmup: 1, iterations: 4 };
+    let case = Case {
+        workload: workload(phase, &tokens, capacity),
+        tokens: &tokens,
+        warmup: 1,
+        iterations: 4,
+        operators: false,
+        ceilings: None,
+    };
     replay(engine, &case, &|_, _, _| {}).unwrap()
 }
 
@@ -113,7 +120,14 @@ fn an_interrupted_request_keeps_what_it_has_and_has_no_total() {
     let clocked = clock(&mut engine, &request(&prompt), &|_, _, _| cancelled.store(true, Relaxed)).unwrap();
     assert!(clocked.clock.missing().unwrap().unavailable.contains("interrupted"));
     let tokens = ids(&engine, 10);
-    let case = Case { workload: workload(Phase::Prefill, &tokens, 10), tokens: &tokens, warmup: 0, iterations: 2 };
+    let case = Case {
+        workload: workload(Phase::Prefill, &tokens, 10),
+        tokens: &tokens,
+        warmup: 0,
+        iterations: 2,
+        operators: false,
+        ceilings: None,
+    };
     let replay = replay(&mut engine, &case, &|_, _, _| {}).unwrap();
     assert!(!replay.coverage.is_complete() && replay.coverage.reason().unwrap().contains("interrupted"));
     assert!(replay.replay_total_us.known().is_none());

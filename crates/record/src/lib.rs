@@ -2,10 +2,12 @@
 //! Not here: anything that measures, and any engine; a record from another machine or an older build is read without one.
 
 pub mod bench;
+mod ceilings;
 mod check;
 mod conditions;
 mod coverage;
 pub mod export;
+mod decision;
 mod find;
 pub mod gate;
 mod identity;
@@ -15,22 +17,33 @@ mod read;
 mod replay;
 mod request;
 mod samples;
+mod shapes;
 pub mod statistics;
 mod subject;
 mod wiring;
 mod workload;
 
+pub use ceilings::{
+    BandwidthRow, Ceilings, CeilingsWorkload, InstructionPath, Level, Measured, Operands, PeakRow, ThreadCeilings,
+    Traffic,
+};
 pub use check::Check;
 pub use conditions::{Binary, BoundKernel, Conditions, Host};
 pub use coverage::Coverage;
+pub use decision::{DecisionError, DecisionRecord, Evidence, Outcome, Words, decide};
 pub use find::{FindRecord, NextStep, Protocol};
 pub use identity::{canonical_json, identity};
 pub use known::{Known, Unavailable};
 pub use quantity::{Quantity, QuantityError, Reading, Unit};
 pub use read::{KNOWN_SCHEMAS, MAX_RECORD_BYTES, ReadError, Record, StoredId, read, read_find, schema, schema_in};
-pub use replay::{CacheBlock, CacheCounters, GroupRow, Replay, Timing};
+pub use replay::cases::{CeilingsUsed, ReplayCase, ReplayRecord};
+pub use replay::clocked::ClockedRequest;
+pub use replay::compare::{Arrival, Change, ComparisonError, ReplayComparison, Side, compare_replays};
+pub use replay::floor::{Floor, Limit, Roof, Work};
+pub use replay::{CacheBlock, CacheCounters, GroupRow, OperatorRow, Replay, Timing};
 pub use request::{RequestClock, RequestTimes};
 pub use samples::{Samples, SamplesError};
+pub use shapes::{FlashInferFile, KernelName, ShapeRow, ShapeStudy, Tensor, flashinfer_files, test_backend_ops};
 pub use subject::{Mechanisms, Subject};
 pub use wiring::Wiring;
 pub use workload::{LogitsMode, Phase, Workload, token_trace_hash};

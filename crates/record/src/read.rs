@@ -1,9 +1,14 @@
 //! Reading records: ours, older ones, and whatever else somebody passes in. Never a panic, never a guess.
-//! What a record holds is in its own file: `bench/`, `find.rs`.
+//! What a record holds is in its own file: `bench/`, `find.rs`, `replay/`, ...
 
 use crate::bench::BenchRecord;
+use crate::ceilings::Ceilings;
 use crate::check::Check;
+use crate::decision::DecisionRecord;
 use crate::find::FindRecord;
+use crate::replay::cases::ReplayRecord;
+use crate::replay::compare::ReplayComparison;
+use crate::shapes::ShapeStudy;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::Deserialize;
@@ -11,7 +16,15 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// Schemas that this build reads.
-pub const KNOWN_SCHEMAS: &[&str] = &[BenchRecord::SCHEMA, FindRecord::SCHEMA];
+pub const KNOWN_SCHEMAS: &[&str] = &[
+    BenchRecord::SCHEMA,
+    Ceilings::SCHEMA,
+    DecisionRecord::SCHEMA,
+    FindRecord::SCHEMA,
+    ReplayComparison::SCHEMA,
+    ReplayRecord::SCHEMA,
+    ShapeStudy::SCHEMA,
+];
 
 /// The largest record that is read; the largest that is written is far smaller.
 pub const MAX_RECORD_BYTES: usize = 64 << 20;

@@ -1,5 +1,11 @@
 //! The operator replay: the real pass with one group's calls at a time, at one fixed shape.
-//! It says which group costs most there; not what a request costs, and not what a request dispatches.
+//! It says which group costs most there; not what a request costs, and not what a request dispatches. Here is one case; the
+//! record of several is in `replay/cases.rs`, the floors in `replay/floor.rs`, the comparison of two in `replay/compare.rs`.
+
+pub(crate) mod cases;
+pub(crate) mod clocked;
+pub(crate) mod compare;
+pub(crate) mod floor;
 
 use crate::check::Check;
 use crate::coverage::Coverage;
@@ -7,6 +13,7 @@ use crate::known::Known;
 use crate::quantity::{Reading, Unit};
 use crate::samples::Samples;
 use crate::workload::Workload;
+use floor::Floor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +27,9 @@ pub struct Replay {
     pub coverage: Coverage,
     /// Operator groups in program order.
     pub groups: Vec<GroupRow>,
+    /// The same pass by operator and place in the layer, each timed alone in a rotation of its own.
+    #[serde(default = "not_by_operator")]
+    pub operators: Known<Vec<OperatorRow>>,
     /// Choice of the next token from the logits.
     pub sampling: Known<Timing>,
     /// Sum of the medians of the groups and of sampling: what the shares are of. Not the time of a real pass.
@@ -31,6 +41,9 @@ pub struct Replay {
     /// `whole_pass` less the groups' medians: negative where calls overlap or share caches in a real pass.
     pub unexplained_us: Reading,
     pub cache: Known<CacheBlock>,
+    /// Part of the rounds that the workers spent on a processor; far below 1, other processes ran and every time is too long.
+    #[serde(default = "no_processor_share")]
+    pub processor_share: Reading,
     /// The order within each timed round; samples are in round order.
     pub round_order: Vec<Vec<String>>,
 }
@@ -52,6 +65,38 @@ pub struct GroupRow {
     /// Bytes read and written per second.
     pub bandwidth: Reading,
     pub arithmetic: Reading,
+    /// The least time at the measured ceilings.
+    #[serde(default = "Floor::not_recorded")]
+    pub floor: Known<Floor>,
+}
+
+/// The calls of one operator at one place of every layer (or outside the layers), e.g. all `q_proj`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OperatorRow {
+    /// What the call is for, e.g. `q_proj`.
+    pub slot: String,
+    pub operator: String,
+    /// Its shapes, each once: `(1, 1024) bf16, weight (2048, 1024) W4 g128 -> (1, 2048) bf16`.
+    pub shapes: Vec<String>,
+    /// Its share is of `replay_total_us`. Operators timed alone contain the dispatch floor once each, so that their sum is
+    /// larger than the groups'.
+    pub row: GroupRow,
+}
+
+impl OperatorRow {
+    /// `slot: operator`, or the one word that both are.
+    pub fn name(&self) -> String {
+        if self.slot == self.operator { self.slot.clone() } else { format!("{}: {}", self.slot, self.operator) }
+    }
+}
+
+fn no_processor_share() -> Reading {
+    Known::unavailable("the record does not say", "replay again with this build")
+}
+
+fn not_by_operator() -> Known<Vec<OperatorRow>> {
+    Known::unavailable("operators were not timed one by one", "`hourglass replay`")
 }
 
 /// Samples of one thing, and what they come to.
@@ -118,12 +163,14 @@ impl Replay {
             workload_id,
             coverage: Coverage::incomplete(reason),
             groups: Vec::new(),
+            operators: Known::unavailable(reason, how),
             sampling: Known::unavailable(reason, how),
             replay_total_us: Known::unavailable(reason, how),
             dispatch_floor: Known::unavailable(reason, how),
             whole_pass: Known::unavailable(reason, how),
             unexplained_us: Known::unavailable(reason, how),
             cache: Known::unavailable(reason, how),
+            processor_share: Known::unavailable(reason, how),
             round_order: Vec::new(),
         }
     }
@@ -135,7 +182,11 @@ impl Replay {
         let total = groups + sampling;
         let n = self.round_order.len() as u64;
         self.replay_total_us = Reading::measured(total, Unit::Microseconds, n);
-        for row in &mut self.groups {
+        let operators = match &mut self.operators {
+            Known::Is(operators) => operators.as_mut_slice(),
+            Known::Unavailable(_) => &mut [],
+        };
+        for row in self.groups.iter_mut().chain(operators.iter_mut().map(|operator| &mut operator.row)) {
             let Some(median) = row.timing.median.value() else { continue };
             row.timing.share = Reading::ratio(median, total, Unit::Share, n);
             let bytes = (row.bytes_read + row.bytes_written) as f64;
@@ -167,7 +218,7 @@ impl Replay {
         let medians: f64 = timings().filter_map(|timing| timing.median.value()).sum();
         let again: f64 =
             timings().filter_map(|timing| Samples::new(&timing.samples_us).ok()).map(|samples| samples.median()).sum();
-        vec![
+        let mut checks = vec![
             Check::sums(format!("{phase} replay: shares sum to 1"), 1.0, shares),
             Check::sums(
                 format!("{phase} replay: medians sum to the total"),
@@ -180,7 +231,35 @@ impl Replay {
                 (self.round_order.len() * timings().count()) as u64,
                 timings().map(|timing| timing.samples_us.len() as u64).sum(),
             ),
-        ]
+        ];
+        if let Known::Is(operators) = &self.operators {
+            type Count = (&'static str, fn(&GroupRow) -> u64);
+            let counts: [Count; 4] = [
+                ("calls", |row| row.calls),
+                ("bytes read", |row| row.bytes_read),
+                ("bytes written", |row| row.bytes_written),
+                ("flops", |row| row.flops),
+            ];
+            for (what, count) in counts {
+                checks.push(Check::counts(
+                    format!("{phase} replay: the operators' {what} sum to the groups'"),
+                    self.groups.iter().map(count).sum(),
+                    operators.iter().map(|operator| count(&operator.row)).sum(),
+                ));
+            }
+            checks.push(Check::counts(
+                format!("{phase} replay: one sample per operator and round"),
+                (self.round_order.len() * operators.len()) as u64,
+                operators.iter().map(|operator| operator.row.timing.samples_us.len() as u64).sum(),
+            ));
+        }
+        checks
+    }
+
+    /// `unexplained_us` as a part of the whole pass.
+    pub fn unexplained_share(&self) -> Option<f64> {
+        let whole = self.whole_pass.known()?.median.value()?;
+        Some(self.unexplained_us.value()? / whole)
     }
 
     fn groups_us(&self) -> f64 {

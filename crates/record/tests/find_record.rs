@@ -37,6 +37,7 @@ fn group(name: &str, samples_us: &[f64]) -> GroupRow {
         timing: Timing::new(samples_us.to_vec()).unwrap(),
         bandwidth: Known::unavailable("not yet", "total"),
         arithmetic: Known::unavailable("not yet", "total"),
+        floor: Known::unavailable("no ceilings", "measure them"),
     }
 }
 

@@ -8,6 +8,7 @@ use ops::Registry;
 use record::{FindRecord, GroupRow, Known, NextStep, Phase, Reading, Replay, RequestClock, Timing, Wiring};
 
 use super::next;
+use crate::figures::{mebibytes, percent, show, thousands};
 use crate::prose::paragraph;
 
 /// Below this share of the processors the machine was too busy to measure on.
@@ -244,50 +245,4 @@ fn offers(step: &NextStep) -> String {
     let offers: Vec<String> =
         by_operator.iter().map(|(operator, kernels)| format!("for '{operator}' {}", kernels.join(", "))).collect();
     format!("In {group} the registry also has {}. {write_one}", offers.join("; "))
-}
-
-/// A measured number as `form` shows it, or `n/a` (the record holds the reason).
-fn show(reading: &Reading, form: impl Fn(f64) -> String) -> String {
-    reading.value().map_or_else(|| "n/a".to_owned(), form)
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.1} %", 100.0 * share)
-}
-
-fn mebibytes(bytes: f64) -> String {
-    format!("{:.1} MiB", bytes / f64::from(1 << 20))
-}
-
-/// Whole numbers in groups of three; small ones with a decimal.
-fn thousands(number: f64) -> String {
-    if number.abs() < 100.0 && number.fract() != 0.0 {
-        return format!("{number:.1}");
-    }
-    let digits = format!("{:.0}", number.abs());
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    if number <= -0.5 { format!("-{text}") } else { text }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_grouped() {
-        let shown = [0.0, 7.25, 99.96, 100.4, 1234.4, -1_234_567.0, 999_999.6].map(thousands);
-        assert_eq!(shown, ["0", "7.2", "100.0", "100", "1,234", "-1,234,567", "1,000,000"]);
-    }
-
-    #[test]
-    fn what_is_missing_is_not_shown_as_zero() {
-        let missing = Reading::unavailable("why", "how");
-        assert_eq!(show(&missing, thousands), "n/a");
-    }
 }

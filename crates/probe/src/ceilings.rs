@@ -1,0 +1,181 @@
+//! The ceilings of this machine: from the cache file if they still hold, else measured. Whether they hold is asked of a kernel
+//! that reads exactly one GiB. Not here: how they are measured (`measure.rs`), the file (`store.rs`), what they mean (`record`).
+
+mod caches;
+mod measure;
+mod store;
+
+use ops::ceilings::expected_sum;
+use record::{Ceilings, Known, Level, Quantity, Traffic};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// Rounds of a measurement that nobody asked for by name.
+pub const ROUNDS: u64 = 9;
+/// Bytes that the known-traffic check reads.
+pub const CHECK_BYTES: u64 = 1 << 30;
+/// How far the known-traffic check may be from the ceiling before the ceilings are measured again. Between two quiet minutes
+/// of a virtual machine memory differs by some percent; a tenth is another state of the machine.
+pub const CHECK_TOLERANCE: f64 = 0.10;
+/// Attempts of the check; the fastest counts, because other load can only make it slower.
+const CHECK_ATTEMPTS: usize = 5;
+/// Older ceilings are measured again.
+const OLDEST: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Why there are no ceilings.
+#[derive(Debug, thiserror::Error)]
+pub enum CeilingsError {
+    #[error("cannot start {threads} threads: {source}; ask for fewer with --threads")]
+    Threads { threads: u64, source: std::io::Error },
+    #[error("cannot reserve {bytes} bytes to read and copy: {source}; free some memory")]
+    Memory { bytes: u64, source: std::io::Error },
+    #[error("interrupted while the ceilings were measured; nothing was kept")]
+    Interrupted,
+    #[error("a clock gave a time that is no number: {0}")]
+    Samples(#[from] record::SamplesError),
+    #[error(
+        "the known-traffic check read {bytes} bytes and their words sum to {found:#x} where {expected:#x} was written: this \
+         memory or processor returns wrong values"
+    )]
+    Sum { bytes: u64, expected: u64, found: u64 },
+}
+
+/// Ceilings to use, and how they came about.
+pub struct Current {
+    pub ceilings: Ceilings,
+    /// Measured by this call.
+    pub fresh: bool,
+    /// What a person should know: why a file was passed over, or could not be written.
+    pub notes: Vec<String>,
+    /// The check that followed.
+    pub check: KnownTraffic,
+    /// Where they are kept, if they could be.
+    pub path: Option<PathBuf>,
+}
+
+/// A read of exactly [`CHECK_BYTES`], held against the ceiling.
+#[derive(Clone, Copy, Debug)]
+pub struct KnownTraffic {
+    pub threads: u64,
+    pub seconds: f64,
+    /// 10^9 bytes per second.
+    pub rate: f64,
+    /// `rate` less the ceiling, as a part of the ceiling.
+    pub difference: f64,
+}
+
+impl KnownTraffic {
+    /// Whether it is within [`CHECK_TOLERANCE`] of the ceiling.
+    pub fn agrees(&self) -> bool {
+        self.difference.abs() <= CHECK_TOLERANCE
+    }
+}
+
+/// This machine's ceilings up to `threads` threads, kept in `$XDG_CACHE_HOME/hourglass` for a day.
+///
+/// They are measured (some seconds) if none are kept, if what is kept is older than a day, of another machine, void, without
+/// an entry for `threads` or unreadable, or if the known-traffic check contradicts it.
+/// `progress(done, total, what)` is called between samples; `cancelled` ends the measurement.
+///
+/// # Errors
+/// Threads or memory that the system refuses, interruption, or memory that returns wrong values. A file that cannot be read or
+/// written is a note.
+pub fn current(
+    threads: u64,
+    cancelled: &AtomicBool,
+    progress: &dyn Fn(usize, usize, &str),
+) -> Result<Current, CeilingsError> {
+    let mut why = None;
+    if let Some(path) = store::path() {
+        match store::load(&path, threads, OLDEST) {
+            Ok(Some(ceilings)) => {
+                let check = check(&ceilings)?;
+                if check.agrees() {
+                    return Ok(Current { ceilings, fresh: false, notes: Vec::new(), check, path: Some(path) });
+                }
+                why = Some(format!(
+                    "a read of exactly 1 GiB came to {:.1} GB/s, {:+.0} % from the ceiling that was kept",
+                    check.rate,
+                    100.0 * check.difference
+                ));
+            }
+            Ok(None) => {}
+            Err(reason) => why = Some(reason),
+        }
+    }
+    let mut current = refresh(threads, ROUNDS, cancelled, progress)?;
+    current.notes.splice(0..0, why.map(|why| format!("the ceilings were measured again: {why}")));
+    Ok(current)
+}
+
+/// Measures the ceilings of 1 to `threads` threads, `rounds` times each, whatever is kept, and keeps them.
+///
+/// # Errors
+/// As for [`current`].
+pub fn refresh(
+    threads: u64,
+    rounds: u64,
+    cancelled: &AtomicBool,
+    progress: &dyn Fn(usize, usize, &str),
+) -> Result<Current, CeilingsError> {
+    let ceilings = measure::measure(threads.max(1), rounds.max(1), cancelled, progress)?;
+    let mut notes = Vec::new();
+    let path = store::path();
+    match &path {
+        None => notes.push("neither XDG_CACHE_HOME nor HOME names a folder: the ceilings are not kept".to_owned()),
+        Some(path) => {
+            if let Err(error) = store::save(path, &ceilings) {
+                notes.push(format!("{}: cannot be written, so the ceilings are not kept: {error}", path.display()));
+            }
+        }
+    }
+    let check = check(&ceilings)?;
+    Ok(Current { ceilings, fresh: true, notes, check, path })
+}
+
+/// Reads exactly [`CHECK_BYTES`] with the most threads and the best number of streams of `ceilings`; the words' sum proves that
+/// every byte was read.
+///
+/// # Errors
+/// As for [`current`].
+pub fn check(ceilings: &Ceilings) -> Result<KnownTraffic, CeilingsError> {
+    let threads = ceilings.workload.threads.last().copied().unwrap_or(1);
+    let workers = measure::team(threads)?;
+    let rows = ceilings.threads.iter().filter(|entry| entry.threads == threads).flat_map(|entry| &entry.bandwidth);
+    let median = |row: &record::BandwidthRow| row.rate.known().and_then(|rate| rate.median.value());
+    let best = rows
+        .filter(|row| row.level == Level::Memory && row.traffic == Traffic::Read)
+        .max_by(|a, b| median(a).unwrap_or(0.0).total_cmp(&median(b).unwrap_or(0.0)));
+    let footprint = best.and_then(|row| row.footprint_bytes.known().copied()).unwrap_or(CHECK_BYTES);
+    let streams = best.map_or(8, |row| row.streams as usize);
+    // Whole passes over a footprint that divides it, or one over all of it.
+    let footprint = if CHECK_BYTES.is_multiple_of(footprint.max(1)) { footprint } else { CHECK_BYTES };
+    let passes = CHECK_BYTES / footprint;
+    let buffers = measure::buffers(footprint, 0, &workers)?;
+    let expected = expected_sum(footprint as usize).wrapping_mul(passes);
+    let ceiling = ceilings.bandwidth(threads, u64::MAX).known().copied().map_or(0.0, Quantity::value);
+    let mut fastest: Option<KnownTraffic> = None;
+    for _ in 0..CHECK_ATTEMPTS {
+        let start = Instant::now();
+        let found = buffers.read(&workers, footprint as usize, streams, passes);
+        let seconds = start.elapsed().as_secs_f64();
+        if found != expected {
+            return Err(CeilingsError::Sum { bytes: CHECK_BYTES, expected, found });
+        }
+        let rate = CHECK_BYTES as f64 / seconds / 1e9;
+        let difference = if ceiling > 0.0 { rate / ceiling - 1.0 } else { f64::MAX };
+        if fastest.is_none_or(|known| rate > known.rate) {
+            fastest = Some(KnownTraffic { threads, seconds, rate, difference });
+        }
+    }
+    Ok(fastest.expect("at least one attempt"))
+}
+
+/// Bytes that the system could still give out; a small number if it does not say.
+fn available_memory() -> u64 {
+    match crate::conditions::meminfo("MemAvailable") {
+        Known::Is(bytes) => bytes,
+        Known::Unavailable(_) => 1 << 30,
+    }
+}
