@@ -181,7 +181,7 @@ fn report(args: &Args, record: &BenchRecord, gates: &[(String, Gate)]) -> Result
                 passed &= failures.is_empty();
             }
             Err(missing) => {
-                output::note(format_args!("hourglass: --fail-if '{text}' cannot be answered: {missing}"));
+                output::note(format_args!("hourglass: {missing}"));
                 passed = false;
             }
         }
@@ -224,7 +224,7 @@ impl Args {
     fn gates(&self) -> Result<Vec<(String, Gate)>> {
         let parse = |text: &String| match Gate::parse(text) {
             Ok(gate) => Ok((text.clone(), gate)),
-            Err(error) => Err(usage(format!("--fail-if: {error}"))),
+            Err(error) => Err(usage(error.to_string())),
         };
         self.fail_if.iter().map(parse).collect()
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use record::bench::{ArmKind, BenchRecord, ChildLine, Metric, Outcome};
+use record::bench::{ArmKind, BenchRecord, ChildLine, Metric, Outcome, Tolerance};
 use record::{FindRecord, read};
 use support::{hourglass, refusal, run, stdout};
 
@@ -84,6 +84,28 @@ fn the_workload_is_the_one_that_find_measures() {
     let find = stdout(&[&["find", "--model", "synthetic:tiny"][..], &words].concat());
     let find: FindRecord = read("find", find.as_bytes()).unwrap();
     assert_eq!(record_of(&["--variant", "selected"]).workload_id, find.workload_id);
+}
+
+/// Random weights have near ties: the control says where, once, and arms with the same weights are held to that.
+#[test]
+fn on_real_files_the_control_says_how_near_its_ties_were() {
+    let directory = tempfile::tempdir().unwrap();
+    support::stand_in_model(directory.path());
+    let model = directory.path().to_str().unwrap();
+    let words = ["--input-len", "8", "--output-len", "5", "--repeats", "2", "--threads", "2", "--json"];
+    let variants = ["--variant", "kv-cache", "--variant", "capacity-cache", "--variant", "A/A"];
+    let output = run(&[&["bench", "--model", model][..], &words, &variants].concat());
+    let record: BenchRecord = read("b", &output.stdout).unwrap();
+    let margins: Vec<usize> = record
+        .samples
+        .iter()
+        .filter(|sample| sample.measured().unwrap().margins.known().is_some())
+        .map(|sample| sample.arm as usize)
+        .collect();
+    assert_eq!(margins, [0], "one process of the control");
+    let tolerances: Vec<Tolerance> = record.arms.iter().map(|arm| arm.output_check.tolerance).collect();
+    assert_eq!(tolerances[1..], [Tolerance::NearTie { margin: 0.5 }, Tolerance::Equal]);
+    assert!(record.arms.iter().all(|arm| arm.counts), "{:?}", record.arms);
 }
 
 #[test]
@@ -203,13 +225,17 @@ fn bad_input_is_refused_before_any_work() {
 
 #[test]
 fn a_gate_fails_the_command_and_says_which_arm() {
-    let words = ["--variant", "selected", "--variant", "A/A", "--fail-if"];
+    let words = ["--variant", "selected", "--variant", "kv-cache", "--fail-if"];
     let fails = run(&short(&[&words[..], &["decode < 1000 * baseline"]].concat()));
     let message = String::from_utf8_lossy(&fails.stderr).into_owned();
     assert_eq!(fails.status.code(), Some(1), "{message}");
-    assert!(message.contains("--fail-if") && message.contains("A/A"), "{message}");
+    assert!(message.contains("--fail-if") && message.contains("kv-cache"), "{message}");
     assert!(!fails.stdout.is_empty(), "the tables are printed all the same");
     stdout(&short(&[&words[..], &["decode < 0.0001 * baseline"]].concat()));
+    // What cannot be answered is no pass.
+    let alone = run(&short(&["--variant", "selected", "--fail-if", "decode.verdict == slower"]));
+    assert_eq!(alone.status.code(), Some(1));
+    assert_eq!(String::from_utf8_lossy(&alone.stderr).matches("--fail-if").count(), 1, "said once");
 }
 
 #[test]
