@@ -111,6 +111,10 @@ fn a_rung_with_a_child_says_what_to_try() {
 #[test]
 fn every_rung_gives_a_complete_record_of_the_same_workload() {
     let listing = json(&["ladder", "--json"]);
+    let appends_in_a_fusion = |name: &str| {
+        let rung = listing["checkpoints"].as_array().unwrap().iter().find(|rung| rung["name"] == name).unwrap();
+        rung["fusions"].as_array().unwrap().contains(&Value::from("norm-rope-append"))
+    };
     let names: Vec<&str> =
         listing["checkpoints"].as_array().unwrap().iter().map(|rung| rung["name"].as_str().unwrap()).collect();
     assert!(names.contains(&"week1") && names.contains(&"selected") && names.len() >= 11, "{names:?}");
@@ -123,7 +127,9 @@ fn every_rung_gives_a_complete_record_of_the_same_workload() {
         let id = workload.get_or_insert_with(|| record.workload_id.clone());
         assert_eq!(*id, record.workload_id, "{name}: the checkpoint is not part of the workload");
         let groups: Vec<&str> = record.replays[1].groups.iter().map(|row| row.group.as_str()).collect();
-        assert_eq!(groups.contains(&"cache update"), name != "week1", "{name}: {groups:?}");
+        // Without a cache there is nothing to update; the newest rungs do it in a call of another group.
+        let calls_of_its_own = name != "week1" && !appends_in_a_fusion(name);
+        assert_eq!(groups.contains(&"cache update"), calls_of_its_own, "{name}: {groups:?}");
     }
 }
 

@@ -1,8 +1,10 @@
 //! Fusions: a run of calls replaced by one coarser call. A fused rung is its parent's program, rewritten; no second forward
 //! pass is written anywhere. Not here: which checkpoint applies which (`ladder.rs`).
 
+use crate::operator::Group;
 use crate::operators;
-use crate::program::{Call, Program};
+use crate::program::{Call, Program, View};
+use std::ops::Range;
 
 /// A fusion, as data: where it applies and what stands there afterwards.
 #[derive(Clone, Copy)]
@@ -93,23 +95,83 @@ fn attention(program: &Program, at: usize, rows_fit: bool, head_dims: &[usize]) 
     Some((call, 3))
 }
 
+/// Longest head that `norm_rope_append` keeps widened.
+pub const HELD_HEAD: usize = 256;
+
+/// `rms_norm` of queries and of keys (where there are norms) + `rope` of both + `cache_append` → `norm_rope_append`.
+pub const NORM_ROPE_APPEND: Rewrite = Rewrite {
+    name: "norm-rope-append",
+    fuse: |program, at| {
+        let norms = named(program, at, ["rms_norm", "rms_norm"]);
+        let count = if norms.is_some() { 5 } else { 3 };
+        let [q_rope, k_rope, append] = named(program, at + count - 3, ["rope", "rope", "cache_append"])?;
+        let mut call = append.clone();
+        let mut links = vec![(k_rope, append)];
+        let (mut q, mut k) = (q_rope.inputs[0], k_rope.inputs[0]);
+        if let Some([q_norm, k_norm]) = norms {
+            links.extend([(q_norm, q_rope), (k_norm, k_rope)]);
+            (q, k) = (q_norm.inputs[0], k_norm.inputs[0]);
+            call.weights = vec![q_norm.weights[0], k_norm.weights[0]];
+            call.attributes.epsilon = q_norm.attributes.epsilon;
+            if q_norm.attributes != k_norm.attributes || q_norm.attributes.head_dim != append.attributes.head_dim {
+                return None;
+            }
+        }
+        let linked = links.iter().all(|(from, to)| {
+            to.inputs[0] == from.outputs[0] && stays_inside(program, at..at + count, from.outputs[0])
+        });
+        let alike = q_rope.attributes == k_rope.attributes && q_rope.inputs[1] == k_rope.inputs[1];
+        let head_dim = append.attributes.head_dim;
+        if !linked || !alike || q_rope.attributes.head_dim != head_dim || head_dim > HELD_HEAD {
+            return None;
+        }
+        call.operator = &operators::NORM_ROPE_APPEND;
+        (call.slot, call.group) = ("norm_rope_append", Group::Pointwise);
+        call.inputs = vec![q, k, append.inputs[1], q_rope.inputs[1]];
+        call.outputs = q_rope.outputs.clone();
+        call.attributes.interleaved = q_rope.attributes.interleaved;
+        Some((call, count))
+    },
+};
+
+/// `add` + `rms_norm` of the sum → `add_rms_norm`. The sum stays: it is the next residual.
+pub const ADD_RMS_NORM: Rewrite = Rewrite {
+    name: "add-rms-norm",
+    fuse: |program, at| {
+        let [add, norm] = named(program, at, ["add", "rms_norm"])?;
+        let width = program.buffer(add.outputs[0].buffer).width;
+        if norm.inputs[0] != add.outputs[0] || norm.attributes.head_dim != width {
+            return None;
+        }
+        let mut call = norm.clone();
+        call.operator = &operators::ADD_RMS_NORM;
+        call.inputs = add.inputs.clone();
+        call.outputs = vec![add.outputs[0], norm.outputs[0]];
+        Some((call, 2))
+    },
+};
+
+/// The `N` calls from `at` on, if they are these operators.
+fn named<'a, const N: usize>(program: &'a Program, at: usize, names: [&str; N]) -> Option<[&'a Call; N]> {
+    let calls: [&Call; N] = program.calls.get(at..at + N)?.iter().collect::<Vec<_>>().try_into().ok()?;
+    calls.iter().zip(names).all(|(call, name)| call.operator.name() == name).then_some(calls)
+}
+
+/// Nothing but these calls reads the view's buffer (not even the caller).
+fn stays_inside(program: &Program, calls: Range<usize>, view: View) -> bool {
+    let reads = |call: &Call| call.inputs.iter().any(|input| input.buffer == view.buffer);
+    let (before, after) = (&program.calls[..calls.start], &program.calls[calls.end..]);
+    !before.iter().chain(after).any(reads) && program.output.buffer != view.buffer
+}
+
 /// The `N` calls from `at` on, if they are these operators, each one's whole output is read by the next, and nothing but
 /// these calls reads it (not even the caller).
 fn chain<'a, const N: usize>(program: &'a Program, at: usize, names: [&str; N]) -> Option<[&'a Call; N]> {
-    let calls: [&Call; N] = program.calls.get(at..at + N)?.iter().collect::<Vec<_>>().try_into().ok()?;
-    if calls.iter().zip(names).any(|(call, name)| call.operator.name() != name) {
-        return None;
-    }
-    for pair in calls.windows(2) {
-        let intermediate = pair[0].outputs[0];
-        let reads = |call: &Call| call.inputs.iter().any(|view| view.buffer == intermediate.buffer);
-        let (before, after) = (&program.calls[..at], &program.calls[at + N..]);
-        let read_elsewhere = before.iter().chain(after).any(reads) || program.output.buffer == intermediate.buffer;
-        if read_elsewhere || !pair[1].inputs.contains(&intermediate) {
-            return None;
-        }
-    }
-    Some(calls)
+    let calls = named(program, at, names)?;
+    let linked = calls.windows(2).all(|pair| {
+        pair[1].inputs.contains(&pair[0].outputs[0]) && stays_inside(program, at..at + N, pair[0].outputs[0])
+    });
+    linked.then_some(calls)
 }
 
 impl Program {

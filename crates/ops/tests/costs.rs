@@ -97,3 +97,19 @@ fn pointwise_operators_move_each_operand_once() {
     let rope = shape(&[x, (7, 128, F32)], &[x], &[]);
     assert_eq!(ROPE.cost(&rope), cost(bytes + 7 * 512, bytes, 3 * 7 * 1024));
 }
+
+#[test]
+fn fused_calls_cost_what_their_parts_compute_and_less_traffic() {
+    let (x, half, table) = ((7, 2048, BF16), (7, 1024, BF16), (7, 128, F32));
+    let mut placed = shape(&[x, half, half, table], &[x], &[(7, 5)]);
+    let written = 7 * 2 * (2048 + 1024 + 1024);
+    let read = written + 7 * 512;
+    assert_eq!(NORM_ROPE_APPEND.cost(&placed), cost(read, written, 3 * 7 * 3072));
+    placed.weights = vec![WeightShape { rows: 1, cols: 128, format: WeightFormat::F32 }; 2];
+    assert_eq!(NORM_ROPE_APPEND.cost(&placed), cost(read + 1024, written, 7 * 7 * 3072 + 3 * 7 * 24));
+    let mut added = shape(&[half, half], &[half, half], &[]);
+    added.attributes.head_dim = 1024;
+    added.weights = vec![WeightShape { rows: 1, cols: 1024, format: WeightFormat::F32 }];
+    let bytes = 7 * 2048;
+    assert_eq!(ADD_RMS_NORM.cost(&added), cost(2 * bytes + 4096, 2 * bytes, 5 * 7 * 1024 + 3 * 7));
+}

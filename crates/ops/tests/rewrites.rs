@@ -3,7 +3,7 @@
 mod common;
 
 use common::NOTHING;
-use ops::ladder::{ONE_CALL_ATTENTION, SELECTED};
+use ops::ladder::{ADDED_NORM, ONE_CALL_ATTENTION, SELECTED};
 use ops::operators::*;
 use ops::*;
 
@@ -191,6 +191,81 @@ fn decode_attention_takes_what_the_tiled_one_leaves() {
         let read = attention(rows, head_dim, Keys::Cache, Reader::Call).rewritten(ONE_CALL_ATTENTION.rewrites);
         assert_eq!(names(&read).len(), 3, "{rows} rows of {head_dim} whose scores are read by others");
     }
+}
+
+/// Queries and keys from their projections to attention, with norms or without; one of the two norms' epsilons may differ.
+fn placed(normed: bool, same_epsilon: bool, reader: Reader) -> Program {
+    let mut p = Pattern::new(3, reader);
+    let [mut q, mut k, v] = [WIDTH, WIDTH / 2, WIDTH / 2].map(|width| given(&mut p.builder, 3, width, DType::BF16));
+    let table = given(&mut p.builder, 3, 128, DType::F32);
+    let attributes = Attributes { heads: HEADS, kv_heads: 2, head_dim: 128, scale: 0.1, ..Attributes::default() };
+    if normed {
+        for (index, x) in [&mut q, &mut k].into_iter().enumerate() {
+            let width = p.builder.width(*x);
+            let w = p.builder.weight(["q norm", "k norm"][index], 1, 128, WeightFormat::F32);
+            let y = p.intermediate(3, width, DType::BF16);
+            let epsilon = if index == 1 && !same_epsilon { 1e-5 } else { 1e-6 };
+            let norm = Attributes { head_dim: 128, epsilon, ..Attributes::default() };
+            p.builder.call(&RMS_NORM, "norm", &[*x], &[w], &[y], norm);
+            *x = y;
+        }
+    }
+    let turn = Attributes { head_dim: 128, interleaved: true, ..Attributes::default() };
+    let turned = p.builder.buffer("turned", 3, WIDTH, DType::BF16);
+    let keys = p.intermediate(3, WIDTH / 2, DType::BF16);
+    p.builder.call(&ROPE, "q_rope", &[q, table], &[], &[turned], turn);
+    p.builder.call(&ROPE, "k_rope", &[k, table], &[], &[keys], turn);
+    p.builder.call(&CACHE_APPEND, "cache_append", &[keys, v], &[], &[], attributes);
+    p.finish(turned)
+}
+
+#[test]
+fn heads_are_placed_in_one_call() {
+    for normed in [false, true] {
+        let program = placed(normed, true, Reader::None);
+        program.verify().expect("the unfused program is sound");
+        let fused = program.clone().rewritten(ADDED_NORM.rewrites);
+        fused.verify().expect("so is the fused one");
+        assert_eq!(names(&fused), ["norm_rope_append"]);
+        let call = fused.calls.last().expect("one");
+        let given: Vec<View> = fused.calls[..4].iter().map(|call| call.outputs[0]).collect();
+        assert_eq!(call.inputs, given, "queries, keys, values, table");
+        assert_eq!(call.weights.len(), if normed { 2 } else { 0 });
+        assert!(call.attributes.interleaved && (call.attributes.heads, call.attributes.kv_heads) == (HEADS, 2));
+        assert_eq!(call.attributes.epsilon, if normed { 1e-6 } else { 0.0 });
+        assert_eq!((call.layer, fused.output), (Some(3), call.outputs[0]));
+        // The first intermediate is the queries' norm, or the turned keys.
+        let read = placed(normed, true, Reader::Call).rewritten(ADDED_NORM.rewrites);
+        let without_norms = ["rms_norm", "rms_norm", "norm_rope_append"];
+        assert_eq!(names(&read), if normed { without_norms } else { ["rope", "rope", "cache_append"] });
+    }
+    let apart = placed(true, false, Reader::None).rewritten(ADDED_NORM.rewrites);
+    assert_eq!(names(&apart), ["rms_norm", "rms_norm", "norm_rope_append"], "one call has one epsilon");
+}
+
+#[test]
+fn a_residual_and_its_norm_are_one_call_and_the_sum_stays() {
+    let program = |part: bool| {
+        let mut p = Pattern::new(3, Reader::None);
+        let (a, b) = (given(&mut p.builder, 3, 64, DType::BF16), given(&mut p.builder, 3, 64, DType::BF16));
+        let sum = p.intermediate(3, 64, DType::BF16);
+        let w = p.builder.weight("w", 1, 64, WeightFormat::F32);
+        let rows = if part { 1 } else { 3 };
+        let y = p.builder.buffer("y", rows, 64, DType::BF16);
+        let attributes = Attributes { head_dim: 64, epsilon: 1e-6, ..Attributes::default() };
+        p.builder.call(&ADD, "residual", &[a, b], &[], &[sum], Attributes::default());
+        let read = View { first_row: 3 - rows, rows, ..sum };
+        p.builder.call(&RMS_NORM, "norm", &[read], &[w], &[y], attributes);
+        p.reader = Reader::Call;
+        p.finish(y)
+    };
+    let fused = program(false).rewritten(ADDED_NORM.rewrites);
+    fused.verify().expect("sound");
+    assert_eq!(names(&fused), ["add_rms_norm"]);
+    let call = &fused.calls[2];
+    assert_eq!(fused.calls[3].inputs, call.outputs, "the sum and the normed row are read as before");
+    // The last norm of a prompt wants its last row only.
+    assert_eq!(names(&program(true).rewritten(ADDED_NORM.rewrites)), ["add", "rms_norm"]);
 }
 
 #[test]

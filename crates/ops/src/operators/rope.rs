@@ -76,7 +76,12 @@ fn reference(i: &Invocation<'_>) {
 /// The pair (a, b), rotated.
 #[inline(always)]
 fn rotated<const FMA: bool>(a: u16, b: u16, cos: f32, sin: f32) -> (u16, u16) {
-    let (a, b) = (bf16_to_f32(a), bf16_to_f32(b));
+    turned::<FMA>(bf16_to_f32(a), bf16_to_f32(b), cos, sin)
+}
+
+/// The same of a pair that is widened already.
+#[inline(always)]
+pub(super) fn turned<const FMA: bool>(a: f32, b: f32, cos: f32, sin: f32) -> (u16, u16) {
     let (first, second) = (multiply_add::<FMA>(-b, sin, a * cos), multiply_add::<FMA>(a, sin, b * cos));
     (f32_to_bf16(first), f32_to_bf16(second))
 }

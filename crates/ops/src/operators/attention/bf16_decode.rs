@@ -47,11 +47,7 @@ impl Arithmetic for Bf16 {
     #[inline(always)]
     fn scores(tile: &Tile<'_>, queries: &[u16], scores: &mut [[f32; KEYS]]) {
         let dim = tile.keys.head_dim;
-        in_groups!(dim, scores.len(), |head| score(
-            tile,
-            &queries[head * dim..],
-            &mut scores[head..]
-        ));
+        in_groups!(dim, scores.len(), |head| score(tile, &queries[head * dim..], &mut scores[head..]));
     }
 
     #[inline(always)]
@@ -78,11 +74,7 @@ impl Arithmetic for Bf16 {
 
 /// Scores of `HEADS` heads of `32 * VECTORS` elements.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-fn score<const VECTORS: usize, const HEADS: usize>(
-    tile: &Tile<'_>,
-    queries: &[u16],
-    scores: &mut [[f32; KEYS]],
-) {
+fn score<const VECTORS: usize, const HEADS: usize>(tile: &Tile<'_>, queries: &[u16], scores: &mut [[f32; KEYS]]) {
     let (keys, dim) = (&tile.keys, WIDTH * VECTORS);
     assert!(keys.head_dim == dim && queries.len() >= HEADS * dim && scores.len() >= HEADS, "heads of the view's size");
     assert!(tile.positions.end <= keys.positions && !tile.positions.is_empty(), "positions of the view");
@@ -102,8 +94,9 @@ fn score<const VECTORS: usize, const HEADS: usize>(
                 let position = (start + 4 * quad + key).min(last);
                 for v in 0..VECTORS {
                     // SAFETY: a valid position of the view (asserted), whose rows are `dim` elements long.
-                    let part =
-                        unsafe { _mm512_loadu_si512(first_key.add(position * keys.position_stride + WIDTH * v).cast()) };
+                    let part = unsafe {
+                        _mm512_loadu_si512(first_key.add(position * keys.position_stride + WIDTH * v).cast())
+                    };
                     for h in 0..HEADS {
                         sums[h][key] = _mm512_dpbf16_ps(sums[h][key], bits(part), bits(query[h][v]));
                     }
