@@ -12,4 +12,8 @@ fn there_and_back<R: record::Record>(bytes: &[u8]) {
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     there_and_back::<record::FindRecord>(bytes);
     there_and_back::<record::Ceilings>(bytes);
+    there_and_back::<record::ReplayRecord>(bytes);
+    there_and_back::<record::ReplayComparison>(bytes);
+    there_and_back::<record::DecisionRecord>(bytes);
+    there_and_back::<record::ShapeStudy>(bytes);
 });
