@@ -59,6 +59,22 @@ fn only_runs_exactly_the_calls_of_its_group() {
 }
 
 #[test]
+fn where_runs_exactly_the_calls_that_the_predicate_picks() {
+    static FIRST_KERNEL: Kernel = kernel! {
+        operator: "any", name: "first", isa: "portable", features: &[], nmse: 0.0, because: "does nothing", run: |_| {},
+    };
+    static FIRST: Any = Any { group: Group::Attention, kernels: &[&FIRST_KERNEL], cache: CacheUse::None };
+    let workers = Workers::new(2, false).unwrap();
+    let mut bound = bound(chain([&NOTHING, &FIRST, &NOTHING, &FIRST, &NOTHING]), 2);
+    for (name, want) in [("first", [0u64, 1, 0, 1, 0]), ("none of these", [0; 5])] {
+        bound.reset_dispatches();
+        run_once(&mut bound, &workers, &Where(|call: &BoundCall| call.kernel.name == name));
+        let dispatched: Vec<u64> = bound.dispatches().map(|(_, count)| count).collect();
+        assert_eq!(dispatched, want, "{name}");
+    }
+}
+
+#[test]
 fn a_walk_that_is_given_up_computes_nothing_more_and_ends() {
     static STOP: AtomicBool = AtomicBool::new(false);
     static STOPS_KERNEL: Kernel = kernel! {

@@ -101,24 +101,25 @@ fn measure(engine: &mut Engine, case: &Case<'_>, progress: &dyn Fn(usize, usize,
     let mut pass = Pass { engine, cache, tokens, keep, before, cache_block: None, sampling: Vec::new() };
     let mut samples = vec![Vec::with_capacity(case.iterations); slots.len()];
     let mut operator_samples = vec![Vec::with_capacity(case.iterations); operators.len()];
-    let mut round_order = Vec::with_capacity(case.iterations);
+    let mut round_order = vec![Vec::with_capacity(slots.len() + own_rotation.len()); case.iterations];
     let rounds = case.warmup + case.iterations;
+    let parts = [(&slots, &mut samples), (&own_rotation, &mut operator_samples)];
+    let (mut done, total) = (0, rounds * if operators.is_empty() { 1 } else { 2 });
     let (processor_time, start) = (ProcessorTime::now(), Instant::now());
-    for round in 0..rounds {
-        progress(round, rounds, case.workload.phase.name());
-        let timed = round >= case.warmup;
-        let mut order = Vec::with_capacity(slots.len() + own_rotation.len());
-        for (slots, samples) in [(&slots, &mut samples), (&own_rotation, &mut operator_samples)] {
+    // One rotation after the other: an operator between two samples of itself lets all others run and nothing that holds its
+    // own calls, so that about a pass's bytes go by before its weights are touched again, as in a request.
+    for (slots, samples) in parts.into_iter().filter(|(slots, _)| !slots.is_empty()) {
+        for round in 0..rounds {
+            progress(done, total, case.workload.phase.name());
+            done += 1;
+            let timed = round.checked_sub(case.warmup);
             for index in rotation(round, slots.len()) {
-                let elapsed = pass.time(slots[index], seeding, timed)?;
-                if timed {
-                    order.push(slots[index].name());
+                let elapsed = pass.time(slots[index], seeding, timed.is_some())?;
+                if let Some(round) = timed {
+                    round_order[round].push(slots[index].name());
                     samples[index].push(elapsed);
                 }
             }
-        }
-        if timed {
-            round_order.push(order);
         }
     }
 
@@ -223,8 +224,12 @@ fn difference(now: CacheCounters, before: CacheCounters) -> CacheCounters {
 
 #[cfg(test)]
 mod tests {
-    use super::rotation;
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use ops::Registry;
     use std::collections::HashSet;
+    use weights::{ModelSource, OpenOptions};
 
     #[test]
     fn everything_is_at_every_position_once() {
@@ -235,6 +240,65 @@ mod tests {
                 assert_eq!(there.len(), count, "position {position} of {count}");
             }
             assert!(rounds.iter().all(|round| round.iter().collect::<HashSet<_>>().len() == count));
+        }
+    }
+
+    /// A request touches every other weight and key before it comes back to one. Timed apart, calls must not come back to
+    /// theirs much sooner, or a cache would serve what it cannot serve a request. Counted in bytes, whatever the cache.
+    #[test]
+    fn the_rotation_lets_about_a_pass_go_by_before_bytes_are_touched_again() {
+        let files = weights::open(&ModelSource::parse("synthetic:tiny").unwrap(), &OpenOptions::default()).unwrap();
+        let options = model::LoadOptions::new(Registry::standard().checkpoint("selected").unwrap());
+        let mut engine = Engine::load(&files, options).unwrap();
+        let bound = engine.kernels(1, Keep::Last, 24).unwrap();
+        let shape = [ops::SequenceShape { rows: 1, offset: 23 }];
+        let mut slots: Vec<Slot> = rows::groups(bound, &shape).iter().map(|row| Slot::Only(row.calls)).collect();
+        slots.extend([Slot::Nothing, Slot::Whole]);
+        let own: Vec<Slot> = rows::operators(bound, &shape).iter().map(|row| Slot::Only(row.calls)).collect();
+        // The embedding reads one row of the table that the head reads whole.
+        let cold = |call: usize| {
+            let program = bound.program();
+            let inputs = program.call_shape(&program.calls[call], &shape).inputs;
+            bound.cost(call, &shape).bytes_read.saturating_sub(inputs.iter().map(|view| view.bytes()).sum())
+        };
+        let calls = bound.calls().iter().enumerate();
+        let bytes: Vec<u64> = calls.map(|(call, of)| if of.slot == "embed" { 0 } else { cold(call) }).collect();
+        let pass: u64 = bytes.iter().sum();
+        let mut touched: Vec<Option<usize>> = vec![None; bytes.len()];
+        let (mut time, mut distances) = (0, vec![Vec::new(); slots.len() + own.len()]);
+        let part = |first: usize, count: usize| {
+            (0..24).flat_map(move |round| rotation(round, count).map(move |index| first + index))
+        };
+        for index in part(0, slots.len()).chain(part(slots.len(), own.len())) {
+            let slot = *slots.iter().chain(&own).nth(index).unwrap();
+            let (mut between, mut weight) = (0.0, 0.0);
+            for (call, bound_call) in bound.calls().iter().enumerate() {
+                let runs = match slot {
+                    Slot::Only(calls) => calls.has(bound_call),
+                    Slot::Nothing => false,
+                    Slot::Whole => true,
+                };
+                if !runs {
+                    continue;
+                }
+                if let Some(last) = touched[call] {
+                    let since: u64 =
+                        (0..bytes.len()).filter(|other| touched[*other] > Some(last)).map(|other| bytes[other]).sum();
+                    between += (since + bytes[call]) as f64 * bytes[call] as f64;
+                    weight += bytes[call] as f64;
+                }
+                time += 1;
+                touched[call] = Some(time);
+            }
+            // Rows of a thousandth of the pass say nothing about a cache.
+            if weight * 1000.0 > pass as f64 {
+                distances[index].push(between / weight / pass as f64);
+            }
+        }
+        for (index, mut rounds) in distances.into_iter().enumerate().filter(|(_, rounds)| !rounds.is_empty()) {
+            rounds.sort_by(f64::total_cmp);
+            let (median, slot) = (rounds[rounds.len() / 2], slots.iter().chain(&own).nth(index).unwrap());
+            assert!(median > 0.8, "{}: {:.0} % of a pass in the middle round", slot.name(), 100.0 * median);
         }
     }
 }

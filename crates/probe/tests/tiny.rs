@@ -4,7 +4,7 @@
 
 use model::{Engine, LoadOptions};
 use ops::Registry;
-use probe::{Case, PROMPT_RULE, Request, bound_kernels, clock, prompt, replay};
+use probe::{Case, PROMPT_RULE, Request, Shapes, bound_kernels, clock, prompt, replay, shapes};
 use record::{LogitsMode, Phase, Reading, Replay, Workload, token_trace_hash};
 use std::sync::atomic::Ordering::Relaxed;
 use weights::{ModelFiles, ModelSource, OpenOptions};
@@ -46,13 +46,17 @@ fn workload(phase: Phase, tokens: &[u32], capacity: usize) -> Workload {
 }
 
 fn replayed(engine: &mut Engine, phase: Phase, length: usize, capacity: usize) -> Replay {
+    replayed_by(engine, phase, length, capacity, false)
+}
+
+fn replayed_by(engine: &mut Engine, phase: Phase, length: usize, capacity: usize, operators: bool) -> Replay {
     let tokens = ids(engine, length);
     let case = Case {
         workload: workload(phase, &tokens, capacity),
         tokens: &tokens,
         warmup: 1,
         iterations: 4,
-        operators: false,
+        operators,
         ceilings: None,
     };
     replay(engine, &case, &|_, _, _| {}).unwrap()
@@ -192,4 +196,65 @@ fn a_weight_read_once_per_pass_is_counted_once() {
     let matrices = bytes("projections") + bytes("head");
     assert!(matrices > engine.weight_bytes() * 9 / 10, "{matrices} of {}", engine.weight_bytes());
     assert!(matrices < engine.weight_bytes() * 12 / 10, "{matrices} of {}", engine.weight_bytes());
+}
+
+#[test]
+fn operators_are_timed_apart_and_account_for_every_call() {
+    for checkpoint in ["week1", "kv-cache", "selected"] {
+        let mut engine = engine(checkpoint);
+        for phase in [Phase::Prefill, Phase::Decode] {
+            let replay = replayed_by(&mut engine, phase, 24, 24, true);
+            let operators = replay.operators.known().unwrap();
+            let checks = replay.checks();
+            assert!(checks.len() == 9 && checks.iter().all(|check| check.passed), "{checkpoint}: {checks:?}");
+            let mut names: Vec<String> = operators.iter().map(record::OperatorRow::name).collect();
+            let count = names.len();
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), count, "{checkpoint}: each place once");
+            let q = operators.iter().find(|operator| operator.slot == "q_proj").unwrap();
+            assert_eq!((q.row.calls, q.shapes.len(), q.row.group.as_str()), (2, 1, "projections"));
+            assert_eq!(q.row.timing.samples_us.len(), 4);
+            // Groups, then operators, each in its own rotation.
+            let order = &replay.round_order[0];
+            assert_eq!(order.len(), replay.groups.len() + 2 + count);
+        }
+    }
+}
+
+#[test]
+fn a_shape_study_times_both_kernels_at_every_shape_of_a_request() {
+    let mut engine = engine("selected");
+    let tokens = ids(&engine, 40);
+    let mut request = workload(Phase::Request, &tokens[..20], 40);
+    (request.output_tokens, request.capacity) = (10, 30);
+    let kernel = |operator: &str, label: &str| {
+        let registry = Registry::standard();
+        let operator = registry.operators().iter().copied().find(|known| known.name() == operator).unwrap();
+        registry.kernels(operator).find(|kernel| kernel.label() == label).unwrap()
+    };
+    let before = engine.kernels(1, model::Keep::Last, 30).unwrap().calls()[2].kernel.label();
+    let kernels = [kernel("linear", "vanilla/portable"), kernel("linear", "matvec/portable")];
+    let study = Shapes { workload: &request, tokens: &tokens, kernels, warmup: 0, iterations: 2 };
+    let rows = shapes(&mut engine, &study, &|_, _, _| {}).unwrap();
+    // Chunks of 16 and 4 rows, then 9 decode steps, alike for a linear; each has 8 places.
+    let passes: Vec<(Phase, u64, u64)> =
+        rows.chunks(8).map(|row| (row[0].phase, row[0].pass_rows, row[0].passes)).collect();
+    assert_eq!(passes, [(Phase::Prefill, 16, 1), (Phase::Prefill, 4, 1), (Phase::Decode, 1, 9)]);
+    for row in &rows {
+        assert!(row.timings[0].known().is_some(), "{}: takes any rows", row.slot);
+        let few = row.pass_rows <= 8 || row.slot == "lm_head";
+        assert_eq!(row.timings[1].known().is_some(), few, "{} of {} rows", row.slot, row.pass_rows);
+        assert_eq!(row.calls, if row.slot == "lm_head" { 1 } else { 2 });
+    }
+    assert!(rows[0].timings[1].missing().unwrap().unavailable.contains("at most 8 rows"));
+    // Attention depends on how much is cached: four contexts stand for nine steps.
+    let kernels = [kernel("attention_scores", "reference/portable"), kernel("attention_scores", "rows/portable")];
+    let study = Shapes { workload: &request, tokens: &tokens, kernels, warmup: 0, iterations: 1 };
+    let rows = shapes(&mut engine, &study, &|_, _, _| {}).unwrap();
+    let decode: Vec<_> = rows.iter().filter(|row| row.phase == Phase::Decode).collect();
+    assert_eq!((decode.len(), decode.iter().map(|row| row.passes).sum::<u64>()), (4, 9));
+    assert!(decode.windows(2).all(|pair| pair[0].offset < pair[1].offset && pair[0].bytes < pair[1].bytes));
+    let after = engine.kernels(1, model::Keep::Last, 30).unwrap().calls()[2].kernel.label();
+    assert_eq!(before, after, "the engine is as it was");
 }
