@@ -11,11 +11,13 @@ mod replay;
 mod resident;
 mod surroundings;
 mod wiring;
+mod wiring_plan;
 
 pub use clock::{Clocked, Request, clock, margins};
-pub use conditions::{bound_kernels, conditions, host, now, subject};
+pub use conditions::{bound_kernels, conditions, conditions_of, host, now, subject, subject_of};
 pub use error::Error;
 pub use prompt::{PROMPT_RULE, prompt};
 pub use replay::{Case, replay};
 pub use resident::peak_resident_bytes;
 pub use surroundings::{Before, Watch, Watched};
+pub use wiring_plan::{Binding, Pass, planned_kernels, planned_pass, unreached};

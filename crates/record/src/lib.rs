@@ -18,6 +18,7 @@ mod samples;
 pub mod statistics;
 mod subject;
 mod wiring;
+mod wiring_plan;
 mod workload;
 
 pub use ceilings::{
@@ -42,4 +43,5 @@ pub use request::{RequestClock, RequestTimes};
 pub use samples::{Samples, SamplesError};
 pub use subject::{Mechanisms, Subject};
 pub use wiring::Wiring;
+pub use wiring_plan::{PlannedCall, PlannedPass, Shape, Unreached, UnreachedKernel, WiringPlan};
 pub use workload::{LogitsMode, Phase, Workload, token_trace_hash};

@@ -8,6 +8,7 @@ use crate::decision::DecisionRecord;
 use crate::find::FindRecord;
 use crate::replay::cases::ReplayRecord;
 use crate::replay::compare::ReplayComparison;
+use crate::wiring_plan::WiringPlan;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::Deserialize;
@@ -22,6 +23,7 @@ pub const KNOWN_SCHEMAS: &[&str] = &[
     FindRecord::SCHEMA,
     ReplayComparison::SCHEMA,
     ReplayRecord::SCHEMA,
+    WiringPlan::SCHEMA,
 ];
 
 /// The largest record that is read; the largest that is written is far smaller.
