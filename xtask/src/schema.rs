@@ -15,6 +15,7 @@ fn schemas() -> Result<Vec<(PathBuf, String)>> {
         ("find-1", record::schema::<record::FindRecord>()),
         ("replay-1", record::schema::<record::ReplayRecord>()),
         ("replay-comparison-1", record::schema::<record::ReplayComparison>()),
+        ("sensitivity-1", record::schema::<record::SensitivityRecord>()),
         ("wiring-1", record::schema::<record::WiringPlan>()),
     ];
     let written = kinds.into_iter().map(|(name, schema)| {

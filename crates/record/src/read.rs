@@ -8,6 +8,7 @@ use crate::decision::DecisionRecord;
 use crate::find::FindRecord;
 use crate::replay::cases::ReplayRecord;
 use crate::replay::compare::ReplayComparison;
+use crate::sensitivity::SensitivityRecord;
 use crate::wiring_plan::WiringPlan;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -23,6 +24,7 @@ pub const KNOWN_SCHEMAS: &[&str] = &[
     FindRecord::SCHEMA,
     ReplayComparison::SCHEMA,
     ReplayRecord::SCHEMA,
+    SensitivityRecord::SCHEMA,
     WiringPlan::SCHEMA,
 ];
 
