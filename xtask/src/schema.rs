@@ -16,6 +16,7 @@ fn schemas() -> Result<Vec<(PathBuf, String)>> {
         ("replay-1", record::schema::<record::ReplayRecord>()),
         ("replay-comparison-1", record::schema::<record::ReplayComparison>()),
         ("sensitivity-1", record::schema::<record::SensitivityRecord>()),
+        ("shapes-1", record::schema::<record::ShapeStudy>()),
         ("wiring-1", record::schema::<record::WiringPlan>()),
     ];
     let written = kinds.into_iter().map(|(name, schema)| {

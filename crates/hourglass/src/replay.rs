@@ -5,17 +5,20 @@ mod cases;
 mod comparing;
 mod decision;
 mod files;
+mod shapes;
 mod table;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::ValueEnum;
+use probe::ceilings::CeilingsError;
 use record::{Ceilings, CeilingsUsed, Coverage, Known, LogitsMode, Protocol, Record, ReplayCase, ReplayRecord};
 
-use crate::failure::{INTERRUPTED, usage};
+use crate::failure::{INTERRUPTED, Interrupted, usage};
 use crate::load::{DEFAULT_MODEL, MachineArgs, ModelArgs};
+use crate::progress::Progress;
 use crate::{interrupt, output};
 use cases::CaseName;
 
@@ -61,8 +64,9 @@ pub(crate) struct Args {
     seed: u64,
     #[command(flatten)]
     machine: MachineArgs,
-    /// A record of `hourglass ceilings` that the floors are at
-    #[arg(long, value_name = "FILE")]
+    /// A record of `hourglass ceilings` that the floors are at, or `none` for no floors [default: this machine's, which are
+    /// measured (about 20 s) unless today's are kept]
+    #[arg(long, value_name = "FILE|none")]
     ceilings: Option<PathBuf>,
     /// Compare two replay records of the same workload, group by group, in place of replaying
     #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with = "cases")]
@@ -70,6 +74,15 @@ pub(crate) struct Args {
     /// Records with one clocked request each (find or bench) of the same two checkpoints: how much of the gain arrived
     #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, requires = "compare_records")]
     bench: Vec<PathBuf>,
+    /// Compare two kernels at every shape that a recorded workload (find, bench or replay record) used, in place of replaying
+    #[arg(long, value_name = "RECORD", requires = "compare", conflicts_with = "compare_records")]
+    shapes: Option<PathBuf>,
+    /// The two kernels, of one operator: [OPERATOR:]NAME/INSTRUCTIONS,[OPERATOR:]NAME/INSTRUCTIONS
+    #[arg(long, value_name = "KERNEL,KERNEL", requires = "shapes")]
+    compare: Option<String>,
+    /// Write the shape study for other tools: test-backend-ops=FILE, flashinfer=DIRECTORY; repeatable
+    #[arg(long, value_name = "FORMAT=PATH", requires = "shapes")]
+    export: Vec<shapes::Export>,
     #[command(flatten)]
     decision: decision::DecisionArgs,
     /// Write the record of everything measured
@@ -89,15 +102,35 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     if !args.compare_records.is_empty() {
         return comparing::run(&args);
     }
-    let cases = args.cases()?;
-    for case in &cases {
-        args.machine.options("--case", &case.checkpoint)?;
+    if let Some(record) = &args.shapes {
+        return shapes::run(&args, record);
     }
-    let plan = args.decision.plan(&cases)?;
-    let ceilings = args.ceilings.as_deref().map(|path| files::read::<Ceilings>("--ceilings", path)).transpose()?;
+    let mut cases = args.cases();
+    for case in &mut cases {
+        // An alias stands for the rung that it means here and now.
+        args.machine.options("--case", &case.checkpoint)?.checkpoint.name.clone_into(&mut case.checkpoint);
+    }
+    if let Some((index, case)) = cases.iter().enumerate().find(|(index, case)| cases[..*index].contains(case)) {
+        return Err(usage(format!(
+            "--case {case} is given twice (the second time as number {}); one is enough",
+            index + 1
+        )));
+    }
+    let plan = args.decision.plan(&cases, &args.machine)?;
+    let given = match args.ceilings.as_deref() {
+        Some(path) if path != Path::new("none") => Some(files::read::<Ceilings>("--ceilings", path)?),
+        _ => None,
+    };
     let record_file = output::create_if_asked("--json-output", args.json_output.as_deref())?;
     let decision_file = output::create_if_asked("--decision-output", args.decision.output())?;
-    let record = measure(&args, &cases, ceilings.as_ref())?;
+    let ceilings = match given {
+        Some(given) => Known::Is(given),
+        None if cases.is_empty() || args.ceilings.is_some() => {
+            Known::unavailable("no ceilings were asked for", "leave out `--ceilings none`")
+        }
+        None => this_machine(&args)?,
+    };
+    let record = measure(&args, &cases, &ceilings)?;
     if let Some(file) = record_file {
         file.finish_with_json(&record)?;
     }
@@ -136,21 +169,38 @@ impl Args {
     }
 
     /// The cases asked for, or the default list; none where a decision is about records alone.
-    fn cases(&self) -> Result<Vec<CaseName>> {
-        if self.cases.is_empty() {
-            return Ok(if self.decision.has_records() { Vec::new() } else { cases::default_list() });
+    fn cases(&self) -> Vec<CaseName> {
+        match (self.cases.is_empty(), self.decision.has_records()) {
+            (false, _) => self.cases.clone(),
+            (true, false) => cases::default_list(),
+            (true, true) => Vec::new(),
         }
-        for (index, case) in self.cases.iter().enumerate() {
-            if self.cases[..index].contains(case) {
-                return Err(usage(format!("--case {case} is given twice; one is enough")));
+    }
+}
+
+/// The ceilings of this machine, kept or measured now; why there are none, if they cannot be had.
+fn this_machine(args: &Args) -> Result<Known<Ceilings>> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = args.machine.threads.unwrap_or(processors) as u64;
+    let progress = Progress::new("ceilings");
+    let show = |done: usize, total: usize, what: &str| progress.steps(done, total, what);
+    match probe::ceilings::current(threads, &interrupt::flag(), &show) {
+        Ok(current) => {
+            drop(progress);
+            for note in &current.notes {
+                output::note(format_args!("hourglass: {note}"));
             }
+            Ok(Known::Is(current.ceilings))
         }
-        Ok(self.cases.clone())
+        Err(CeilingsError::Interrupted) => {
+            Err(Interrupted("while the ceilings were measured; nothing was written".to_owned()).into())
+        }
+        Err(error) => Ok(Known::unavailable(error.to_string(), "`hourglass ceilings`")),
     }
 }
 
 /// Replays every case and closes the record. Prints each case's table as soon as it is there, unless `--json`.
-fn measure(args: &Args, cases: &[CaseName], ceilings: Option<&Ceilings>) -> Result<ReplayRecord> {
+fn measure(args: &Args, cases: &[CaseName], ceilings: &Known<Ceilings>) -> Result<ReplayRecord> {
     let mut measured: Vec<ReplayCase> = Vec::with_capacity(cases.len());
     if !cases.is_empty() {
         let files = args.model.open(Some(DEFAULT_MODEL))?;
@@ -167,7 +217,7 @@ fn measure(args: &Args, cases: &[CaseName], ceilings: Option<&Ceilings>) -> Resu
         if !args.json && args.model.model.is_none() {
             output::print(table::default_model().as_bytes())?;
         }
-        cases::replay_all(args, cases, &files, ceilings, |done| {
+        cases::replay_all(args, cases, &files, ceilings.known(), |done| {
             if !args.json {
                 output::print(table::case(done).as_bytes())?;
             }
@@ -183,10 +233,10 @@ fn measure(args: &Args, cases: &[CaseName], ceilings: Option<&Ceilings>) -> Resu
             iterations: args.iterations as u64,
             process_id: std::process::id(),
         },
-        ceilings: ceilings.map_or_else(
-            || Known::unavailable("no ceilings were given", "`hourglass ceilings`, then --ceilings FILE"),
-            |ceilings| Known::Is(CeilingsUsed::of(ceilings)),
-        ),
+        ceilings: match ceilings {
+            Known::Is(ceilings) => Known::Is(CeilingsUsed::of(ceilings)),
+            Known::Unavailable(missing) => Known::Unavailable(missing.clone()),
+        },
         cases: measured,
         coverage: Coverage::complete(),
         checks: Vec::new(),

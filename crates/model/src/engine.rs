@@ -6,8 +6,8 @@ use crate::error::{Error, Result};
 use crate::load::{self, LoadOptions};
 use crate::lower::{WeightFormats, lower};
 use ops::{
-    Bound, CachePolicy, DType, Matrix, Observer, Plain, Resolved, Sequence, SequenceShape, Step, Until, Weights,
-    Workers,
+    Bound, CachePolicy, DType, Kernel, Matrix, Observer, Plain, Resolved, Sequence, SequenceShape, Step, Until,
+    Weights, Workers,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -33,6 +33,7 @@ pub struct Engine {
     config: Config,
     checkpoint: Resolved,
     options: LoadOptions,
+    preferred: Option<&'static Kernel>,
     weights: Arc<Weights>,
     formats: WeightFormats,
     notes: Vec<String>,
@@ -47,6 +48,8 @@ pub struct Engine {
 struct Slot {
     shape: Shape,
     bound: Bound,
+    /// The kernel that was preferred when it was bound.
+    preferred: Option<&'static Kernel>,
     /// Committed steps since the counters were reset.
     passes: u64,
 }
@@ -95,6 +98,7 @@ impl Engine {
         Ok(Engine {
             config: files.config().clone(),
             checkpoint,
+            preferred: None,
             weights: loaded.weights,
             formats: loaded.formats,
             notes: loaded.notes,
@@ -233,6 +237,12 @@ impl Engine {
         self.bind(Shape { rows, keep, context })
     }
 
+    /// From now on, calls whose shape `kernel` takes are bound to it in place of what the checkpoint chooses; `None` ends that.
+    /// Bound programs are kept, so that going back and forth between two kernels binds each once.
+    pub fn prefer(&mut self, kernel: Option<&'static Kernel>) {
+        self.preferred = kernel;
+    }
+
     /// What was dispatched since [`Engine::reset_dispatches`], by row count; steps that were run and not committed count as
     /// dispatches without a pass.
     pub fn dispatches(&self) -> Vec<Dispatches> {
@@ -273,7 +283,15 @@ impl Engine {
 
     /// Makes the program of this shape the last of `programs`.
     fn bind(&mut self, shape: Shape) -> Result<&Bound> {
-        if let Some(index) = self.programs.iter().position(|slot| slot.shape == shape) {
+        let preferred = self.preferred;
+        let same = |slot: &Slot| {
+            slot.shape == shape
+                && match (slot.preferred, preferred) {
+                    (Some(one), Some(other)) => std::ptr::eq(one, other),
+                    (one, other) => one.is_none() && other.is_none(),
+                }
+        };
+        if let Some(index) = self.programs.iter().position(same) {
             let found = self.programs.remove(index);
             self.programs.push(found);
         } else {
@@ -285,8 +303,15 @@ impl Engine {
             let program = lower(&self.config, &self.checkpoint, &self.formats, rows, keep, context);
             let LoadOptions { registry, features, .. } = &self.options;
             let workers = self.workers.count();
-            let bound = ops::bind(program, &self.checkpoint, registry, &self.weights, *features, workers)?;
-            self.programs.push(Slot { shape, bound, passes: 0 });
+            let bound = match preferred {
+                None => ops::bind(program, &self.checkpoint, registry, &self.weights, *features, workers)?,
+                Some(kernel) => {
+                    let checkpoint = self.checkpoint.preferring(kernel.operator, kernel.name);
+                    let registry = registry.preferring(kernel);
+                    ops::bind(program, &checkpoint, &registry, &self.weights, *features, workers)?
+                }
+            };
+            self.programs.push(Slot { shape, bound, preferred, passes: 0 });
         }
         Ok(&self.programs.last().expect("pushed above").bound)
     }

@@ -90,6 +90,15 @@ pub struct Resolved {
 pub(crate) const REGISTER_CACHED: &str = "register-cached";
 pub(crate) const TWO_PASS: &str = "two-pass";
 
+impl Resolved {
+    /// The same, but calls whose shape a kernel of this operator and name takes are bound to it before any other choice.
+    pub fn preferring(&self, operator: &'static str, kernel: &'static str) -> Resolved {
+        let mut resolved = self.clone();
+        resolved.kernels.insert(0, Choice { operator, rows: 0..=usize::MAX, packed: None, kernel });
+        resolved
+    }
+}
+
 impl Checkpoint {
     /// Applies the switches.
     ///

@@ -31,6 +31,13 @@ impl Registry {
         Registry { extra_kernels: vec![kernel], extra_checkpoints: Vec::new(), only: true }
     }
 
+    /// The same with one kernel preferred among those of its operator and name, wherever it runs.
+    pub fn preferring(&self, kernel: &'static Kernel) -> Registry {
+        let mut registry = self.clone();
+        registry.extra_kernels.push(kernel);
+        registry
+    }
+
     /// Every operator.
     pub fn operators(&self) -> &'static [&'static dyn Operator] {
         operators::ALL

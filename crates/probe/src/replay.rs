@@ -6,6 +6,7 @@ mod floors;
 pub(crate) mod rows;
 
 use crate::error::Error;
+use crate::processor::ProcessorTime;
 use model::{Cache, Engine, Keep};
 use ops::{Only, Plain, Where};
 use record::{CacheBlock, CacheCounters, Ceilings, Coverage, Known, Phase, Replay, Timing, Workload};
@@ -102,6 +103,7 @@ fn measure(engine: &mut Engine, case: &Case<'_>, progress: &dyn Fn(usize, usize,
     let mut operator_samples = vec![Vec::with_capacity(case.iterations); operators.len()];
     let mut round_order = Vec::with_capacity(case.iterations);
     let rounds = case.warmup + case.iterations;
+    let (processor_time, start) = (ProcessorTime::now(), Instant::now());
     for round in 0..rounds {
         progress(round, rounds, case.workload.phase.name());
         let timed = round >= case.warmup;
@@ -120,6 +122,7 @@ fn measure(engine: &mut Engine, case: &Case<'_>, progress: &dyn Fn(usize, usize,
         }
     }
 
+    let processor_share = processor_time.share_since(start.elapsed(), pass.engine.options().threads);
     let whole = samples.pop().unwrap_or_default();
     let floor = Timing::new(samples.pop().unwrap_or_default())?;
     let rows = groups.iter_mut().zip(samples).chain(operators.iter_mut().zip(operator_samples));
@@ -146,6 +149,7 @@ fn measure(engine: &mut Engine, case: &Case<'_>, progress: &dyn Fn(usize, usize,
     replay.cache =
         cache_block.map_or_else(|| Known::unavailable("no round ran", "ask for at least one iteration"), Known::Is);
     replay.round_order = round_order;
+    replay.processor_share = processor_share;
     replay.total();
     Ok(replay)
 }

@@ -16,6 +16,7 @@ mod replay;
 mod request;
 mod samples;
 mod sensitivity;
+mod shapes;
 pub mod statistics;
 mod subject;
 mod wiring;
@@ -43,6 +44,7 @@ pub use replay::{CacheBlock, CacheCounters, GroupRow, OperatorRow, Replay, Timin
 pub use request::{RequestClock, RequestTimes};
 pub use samples::{Samples, SamplesError};
 pub use sensitivity::{Clocked, SensitivityRecord, Slope, Target, Verdict};
+pub use shapes::{FlashInferFile, KernelName, ShapeRow, ShapeStudy, Tensor, flashinfer_files, test_backend_ops};
 pub use subject::{Mechanisms, Subject};
 pub use wiring::Wiring;
 pub use wiring_plan::{PlannedCall, PlannedPass, Shape, Unreached, UnreachedKernel, WiringPlan};

@@ -9,6 +9,7 @@ use crate::find::FindRecord;
 use crate::replay::cases::ReplayRecord;
 use crate::replay::compare::ReplayComparison;
 use crate::sensitivity::SensitivityRecord;
+use crate::shapes::ShapeStudy;
 use crate::wiring_plan::WiringPlan;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -25,6 +26,7 @@ pub const KNOWN_SCHEMAS: &[&str] = &[
     ReplayComparison::SCHEMA,
     ReplayRecord::SCHEMA,
     SensitivityRecord::SCHEMA,
+    ShapeStudy::SCHEMA,
     WiringPlan::SCHEMA,
 ];
 

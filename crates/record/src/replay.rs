@@ -41,6 +41,9 @@ pub struct Replay {
     /// `whole_pass` less the groups' medians: negative where calls overlap or share caches in a real pass.
     pub unexplained_us: Reading,
     pub cache: Known<CacheBlock>,
+    /// Part of the rounds that the workers spent on a processor; far below 1, other processes ran and every time is too long.
+    #[serde(default = "no_processor_share")]
+    pub processor_share: Reading,
     /// The order within each timed round; samples are in round order.
     pub round_order: Vec<Vec<String>>,
 }
@@ -86,6 +89,10 @@ impl OperatorRow {
     pub fn name(&self) -> String {
         if self.slot == self.operator { self.slot.clone() } else { format!("{}: {}", self.slot, self.operator) }
     }
+}
+
+fn no_processor_share() -> Reading {
+    Known::unavailable("the record does not say", "replay again with this build")
 }
 
 fn not_by_operator() -> Known<Vec<OperatorRow>> {
@@ -163,6 +170,7 @@ impl Replay {
             whole_pass: Known::unavailable(reason, how),
             unexplained_us: Known::unavailable(reason, how),
             cache: Known::unavailable(reason, how),
+            processor_share: Known::unavailable(reason, how),
             round_order: Vec::new(),
         }
     }

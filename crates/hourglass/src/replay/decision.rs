@@ -11,6 +11,7 @@ use super::cases::CaseName;
 use super::files;
 use crate::failure::usage;
 use crate::figures::{show, thousands};
+use crate::load::MachineArgs;
 use crate::output::{self, OutputFile};
 use crate::prose::paragraph;
 
@@ -75,7 +76,7 @@ impl DecisionArgs {
     ///
     /// # Errors
     /// Some flags without the others, empty words, a checkpoint without a case or with several shapes in common.
-    pub(crate) fn plan(&self, cases: &[CaseName]) -> Result<Option<Plan>> {
+    pub(crate) fn plan(&self, cases: &[CaseName], machine: &MachineArgs) -> Result<Option<Plan>> {
         let given = [
             ("--decision-output", self.decision_output.is_some()),
             ("--baseline-checkpoint", self.baseline_checkpoint.is_some()),
@@ -124,6 +125,8 @@ impl DecisionArgs {
                 return Err(usage(format!("{flag} is empty: expected a sentence")));
             }
         }
+        let baseline = machine.options("--baseline-checkpoint", baseline)?.checkpoint.name;
+        let candidate = machine.options("--candidate-checkpoint", candidate)?.checkpoint.name;
         if baseline == candidate {
             return Err(usage(format!(
                 "--baseline-checkpoint and --candidate-checkpoint are both '{baseline}': expected two checkpoints that \
@@ -150,7 +153,7 @@ impl DecisionArgs {
             },
             next_experiment: next.clone(),
         };
-        let plan = Plan { words, baseline: baseline.clone(), candidate: candidate.clone(), earlier };
+        let plan = Plan { words, baseline: baseline.to_owned(), candidate: candidate.to_owned(), earlier };
         plan.check_cases(cases)?;
         Ok(Some(plan))
     }

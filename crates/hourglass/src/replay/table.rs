@@ -3,11 +3,16 @@
 
 use std::fmt::Write;
 
-use record::{Change, GroupRow, Known, Limit, Phase, Replay, ReplayComparison, ReplayRecord, Timing};
+use record::{
+    Change, GroupRow, Known, Limit, Phase, Reading, Replay, ReplayComparison, ReplayRecord, ShapeStudy, Timing,
+};
 
 use super::cases::Done;
 use crate::figures::{percent, show, thousands};
 use crate::prose::paragraph;
+
+/// Below this share of the processors the machine was too busy to measure on.
+const BUSY: f64 = 0.85;
 
 /// A larger part of the pass than this that no row explains is remarked on.
 const UNEXPLAINED: f64 = 0.05;
@@ -115,7 +120,13 @@ pub(crate) fn comparison(comparison: &ReplayComparison) -> String {
             changed(&mut text, &arrival.pass);
             changed(&mut text, &arrival.whole_request);
             let arrived = show(&arrival.arrived, percent);
-            let what = format!("{arrived} of what the replay total saved per pass. It is rarely all of it.");
+            let more = arrival.arrived.value().is_some_and(|share| !(0.0..=1.0).contains(&share));
+            let remark = if more {
+                "More than all of it, or less than nothing: something else changed too, or one side was disturbed."
+            } else {
+                "It is rarely all of it."
+            };
+            let what = format!("{arrived} of what the replay total saved per pass. {remark}");
             text += &paragraph("  Arrived in the request: ", &what, "    ");
         }
         Known::Unavailable(missing) => {
@@ -123,6 +134,55 @@ pub(crate) fn comparison(comparison: &ReplayComparison) -> String {
                 format!("{}; {}. Only the request clock says what arrived.", missing.unavailable, missing.how_to_get);
             text += &paragraph("  Request: ", &what, "    ");
         }
+    }
+    text
+}
+
+/// Two kernels at the shapes of a workload.
+pub(crate) fn study(study: &ShapeStudy) -> String {
+    let [first, second] = &study.kernels;
+    let mut text = paragraph(
+        &format!("{}: ", study.operator),
+        &format!(
+            "{} (1) beside {} (2), at the shapes of {} ({})",
+            first.label, second.label, study.source, study.workload.model
+        ),
+        "  ",
+    );
+    let _ = writeln!(
+        text,
+        "  {:<8}{:<20}{:>5}{:>8}{:>7}{:>13}{:>13}{:>12}{:>12}",
+        "phase", "place", "rows", "context", "calls", "1, µs/pass", "2, µs/pass", "1, ms", "2, ms"
+    );
+    let ms = |seconds: Option<f64>| seconds.map_or_else(|| "n/a".to_owned(), |seconds| format!("{:.1}", seconds * 1e3));
+    for row in &study.rows {
+        let us = |kernel: usize| row.median(kernel).map_or_else(|| "n/a".to_owned(), thousands);
+        let _ = writeln!(
+            text,
+            "  {:<8}{:<20}{:>5}{:>8}{:>7}{:>13}{:>13}{:>12}{:>12}",
+            row.phase.name(),
+            row.slot,
+            row.pass_rows,
+            row.offset + row.pass_rows,
+            row.calls * row.passes,
+            us(0),
+            us(1),
+            ms(row.total(0)),
+            ms(row.total(1)),
+        );
+    }
+    let total = |reading: &Reading| ms(reading.value());
+    let _ = writeln!(text, "  {:<74}{:>12}{:>12}", "all", total(&study.totals[0]), total(&study.totals[1]));
+    let share = show(&study.estimated_share, percent);
+    let verdict = format!(
+        "in place of (1), (2) would take {} ms off the recorded {} ms ({share}), if a request saved what its calls save when \
+         timed apart. Only the request clock can tell.",
+        total(&study.saved),
+        total(&study.recorded)
+    );
+    text += &paragraph("Estimate: ", &verdict, "  ");
+    if let Some(reason) = study.coverage.reason() {
+        text += &paragraph("Incomplete: ", &format!("{reason}. Totals are of the shapes that both run."), "  ");
     }
     text
 }
@@ -191,6 +251,12 @@ fn totals(text: &mut String, replay: &Replay) {
     let _ = writeln!(text, "  {:<44}{unexplained:>11}   the pass less the groups alone{share}", "unexplained");
     if let Some(timing) = replay.dispatch_floor.known() {
         timed(text, "dispatch floor (in every row once)", timing);
+    }
+    if let Some(share) = replay.processor_share.value()
+        && share < BUSY
+    {
+        let busy = format!("{} of the time: other processes ran, and every time is too long.", percent(share));
+        *text += &paragraph("  The workers were on a processor ", &busy, "    ");
     }
     if replay.unexplained_share().is_some_and(|share| share.abs() > UNEXPLAINED) {
         let why = "more than 5 %: either the machine was not steady (look at the samples' spread), or calls get each other's \
