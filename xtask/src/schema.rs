@@ -15,7 +15,9 @@ fn schemas() -> Result<Vec<(PathBuf, String)>> {
         ("find-1", record::schema::<record::FindRecord>()),
         ("replay-1", record::schema::<record::ReplayRecord>()),
         ("replay-comparison-1", record::schema::<record::ReplayComparison>()),
+        ("sensitivity-1", record::schema::<record::SensitivityRecord>()),
         ("shapes-1", record::schema::<record::ShapeStudy>()),
+        ("wiring-1", record::schema::<record::WiringPlan>()),
     ];
     let written = kinds.into_iter().map(|(name, schema)| {
         let text = serde_json::to_string_pretty(&schema).context("a schema is JSON")? + "\n";

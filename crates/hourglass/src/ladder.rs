@@ -1,7 +1,7 @@
 //! `hourglass ladder`: the rungs (parent, change, hypothesis, place in the source), and how a rung's programs differ from its
 //! parent's. Not here: what a rung is worth; that is measured.
 
-mod diff;
+pub(crate) mod diff;
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -86,7 +86,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             })?;
             // Only shapes are read.
             let files = args.model.open(Some(DEFAULT_MODEL))?;
-            let difference = diff::compare(parent, rung, &files, args.w4_group, &registry)?;
+            let difference = diff::compare(parent, rung, &files, args.w4_group, &registry, diff::ROWS)?;
             if args.json { output::print_json(&difference)? } else { output::print(difference.text().as_bytes())? }
         }
     }

@@ -24,6 +24,7 @@ mod sampling;
 mod score;
 mod speak;
 mod tokenize;
+mod wiring;
 
 use std::process::ExitCode;
 
@@ -57,6 +58,8 @@ enum Verb {
     Ceilings(ceilings::Args),
     /// What this machine has, what that means, and how to get what is missing
     Doctor(doctor::Args),
+    /// Which kernel every call of a checkpoint's passes gets, from shapes alone; nothing is loaded or run
+    Wiring(wiring::Args),
     /// Continue one prompt
     Run(run::Args),
     /// Talk, turn by turn; the cache is kept between turns
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Verb::Ladder(args) => ladder::run(args),
         Verb::Ceilings(args) => ceilings::run(args),
         Verb::Doctor(args) => doctor::run(args),
+        Verb::Wiring(args) => wiring::run(args),
         Verb::Run(args) => run::run(args),
         Verb::Chat(args) => chat::run(args),
         Verb::Score(args) => score::run(args),

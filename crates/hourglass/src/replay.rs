@@ -5,6 +5,7 @@ mod cases;
 mod comparing;
 mod decision;
 mod files;
+mod sensitivity;
 mod shapes;
 mod table;
 
@@ -84,6 +85,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FORMAT=PATH", requires = "shapes")]
     export: Vec<shapes::Export>,
     #[command(flatten)]
+    sensitivity: sensitivity::SensitivityArgs,
+    #[command(flatten)]
     decision: decision::DecisionArgs,
     /// Write the record of everything measured
     #[arg(long, value_name = "FILE")]
@@ -104,6 +107,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     }
     if let Some(record) = &args.shapes {
         return shapes::run(&args, record);
+    }
+    if args.sensitivity.is_asked() {
+        return sensitivity::run(&args, &args.sensitivity, &args.cases);
     }
     let mut cases = args.cases();
     for case in &mut cases {

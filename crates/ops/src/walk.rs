@@ -70,23 +70,6 @@ impl<F: Fn(&BoundCall) -> bool + Sync> Observer for Where<F> {
     }
 }
 
-/// Spins for a while after each call of one group, on every worker: would a faster operator move the request?
-pub struct Delay {
-    pub group: Group,
-    pub nanoseconds: u64,
-}
-impl Observer for Delay {
-    #[inline]
-    fn ends(&self, _worker: usize, _index: usize, call: &BoundCall) {
-        if call.group == self.group {
-            let start = Instant::now();
-            while (start.elapsed().as_nanos() as u64) < self.nanoseconds {
-                std::hint::spin_loop();
-            }
-        }
-    }
-}
-
 /// One worker's passage through one call, in nanoseconds since the trace's origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {

@@ -94,14 +94,20 @@ fn a_walk_that_is_given_up_computes_nothing_more_and_ends() {
 }
 
 #[test]
-fn delay_lengthens_the_walk_by_at_least_what_it_says() {
+fn delay_holds_back_the_workers_and_calls_that_it_names_and_counts_it() {
     let workers = Workers::new(2, false).unwrap();
-    static IDLE_ATTENTION: Any = Any { group: Group::Attention, ..NOTHING };
-    let mut bound = bound(chain([&NOTHING, &IDLE_ATTENTION, &NOTHING, &NOTHING, &IDLE_ATTENTION]), 2);
+    let mut bound = bound(chain([&NOTHING; 5]), 2);
+    // Call 1 on both workers, call 3 on the second alone.
+    let delay = Delay::new(2, vec![0, 0, 1_000_000, 500_000, 0, 0, 0, 2_000_000, 0, 0]);
     let start = Instant::now();
-    run_once(&mut bound, &workers, &Delay { group: Group::Attention, nanoseconds: 3_000_000 });
-    assert!(start.elapsed() >= Duration::from_millis(6), "two calls of three milliseconds");
-    assert!(bound.dispatches().all(|(_, count)| count == 1));
+    run_once(&mut bound, &workers, &delay);
+    run_once(&mut bound, &workers, &delay);
+    // The slower of call 1's workers and the one of call 3, twice; a lower bound, whatever else runs here.
+    assert!(delay.injected() >= 6_000_000, "{}", delay.injected());
+    assert!(start.elapsed() >= Duration::from_nanos(delay.injected()), "every call waits for the one before");
+    assert!(bound.dispatches().all(|(_, count)| count == 2));
+    delay.reset();
+    assert_eq!(delay.injected(), 0);
 }
 
 #[test]

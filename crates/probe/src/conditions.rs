@@ -1,8 +1,8 @@
 //! Under what a measurement is made: this binary, this machine, this engine's threads and kernels.
 //! What this machine could have and lacks is `doctor`'s to say.
 
-use model::Engine;
-use ops::Bound;
+use model::{Engine, LoadOptions};
+use ops::{Bound, Resolved};
 use record::{Binary, BoundKernel, Conditions, Host, Known, Mechanisms, Phase, Subject};
 use sha2::{Digest, Sha256};
 use std::fs;
@@ -10,7 +10,11 @@ use std::io::Read;
 
 /// The conditions of a measurement of `engine` that bound `kernels`.
 pub fn conditions(engine: &Engine, kernels: Vec<BoundKernel>) -> Conditions {
-    let options = engine.options();
+    conditions_of(engine.options(), kernels)
+}
+
+/// The same without an engine, for what is planned and not run.
+pub fn conditions_of(options: &LoadOptions, kernels: Vec<BoundKernel>) -> Conditions {
     Conditions {
         binary: binary(),
         host: host(),
@@ -23,7 +27,11 @@ pub fn conditions(engine: &Engine, kernels: Vec<BoundKernel>) -> Conditions {
 
 /// What is measured: `solution` names the registry, `weights_form` what the file holds.
 pub fn subject(engine: &Engine, solution: &str, weights_form: &str) -> Subject {
-    let checkpoint = engine.checkpoint();
+    subject_of(engine.checkpoint(), solution, weights_form, engine.notes().to_vec())
+}
+
+/// The same without an engine; `conversions` are those that loading would make, if that is known.
+pub fn subject_of(checkpoint: &Resolved, solution: &str, weights_form: &str, conversions: Vec<String>) -> Subject {
     let controls = checkpoint.controls;
     Subject {
         solution: solution.to_owned(),
@@ -36,7 +44,7 @@ pub fn subject(engine: &Engine, solution: &str, weights_form: &str) -> Subject {
         engine: "hourglass".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         weights_form: weights_form.to_owned(),
-        conversions: engine.notes().to_vec(),
+        conversions,
     }
 }
 

@@ -17,10 +17,12 @@ mod read;
 mod replay;
 mod request;
 mod samples;
+mod sensitivity;
 mod shapes;
 pub mod statistics;
 mod subject;
 mod wiring;
+mod wiring_plan;
 mod workload;
 
 pub use ceilings::{
@@ -43,7 +45,9 @@ pub use replay::floor::{Floor, Limit, Roof, Work};
 pub use replay::{CacheBlock, CacheCounters, GroupRow, OperatorRow, Replay, Timing};
 pub use request::{RequestClock, RequestTimes};
 pub use samples::{Samples, SamplesError};
+pub use sensitivity::{Clocked, SensitivityRecord, Slope, Target, Verdict};
 pub use shapes::{FlashInferFile, KernelName, ShapeRow, ShapeStudy, Tensor, flashinfer_files, test_backend_ops};
 pub use subject::{Mechanisms, Subject};
 pub use wiring::Wiring;
+pub use wiring_plan::{PlannedCall, PlannedPass, Shape, Unreached, UnreachedKernel, WiringPlan};
 pub use workload::{LogitsMode, Phase, Workload, token_trace_hash};

@@ -8,7 +8,9 @@ use crate::decision::DecisionRecord;
 use crate::find::FindRecord;
 use crate::replay::cases::ReplayRecord;
 use crate::replay::compare::ReplayComparison;
+use crate::sensitivity::SensitivityRecord;
 use crate::shapes::ShapeStudy;
+use crate::wiring_plan::WiringPlan;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::Deserialize;
@@ -23,7 +25,9 @@ pub const KNOWN_SCHEMAS: &[&str] = &[
     FindRecord::SCHEMA,
     ReplayComparison::SCHEMA,
     ReplayRecord::SCHEMA,
+    SensitivityRecord::SCHEMA,
     ShapeStudy::SCHEMA,
+    WiringPlan::SCHEMA,
 ];
 
 /// The largest record that is read; the largest that is written is far smaller.

@@ -14,8 +14,8 @@ use weights::ModelFiles;
 use crate::failure::usage;
 use crate::prose::paragraph;
 
-/// The shapes compared: a prompt of so many rows, and one row after it.
-const ROWS: usize = 128;
+/// The shapes that are compared where nobody asks for others: a prompt of so many rows, and one row after it.
+pub(crate) const ROWS: usize = 128;
 
 /// How a rung's programs differ from its parent's.
 #[derive(Serialize)]
@@ -63,7 +63,7 @@ struct Binding {
     reads_cache: bool,
 }
 
-/// Lowers both checkpoints for the shapes of `files` and compares the programs.
+/// Lowers both checkpoints for the shapes of `files`, a prompt of `prompt` rows and one row after it, and compares the programs.
 ///
 /// # Errors
 /// A tensor that cannot be opened, a width that the group does not divide, or a call that no kernel takes.
@@ -73,6 +73,7 @@ pub(crate) fn compare(
     files: &ModelFiles,
     w4_group: usize,
     registry: &Registry,
+    prompt: usize,
 ) -> Result<Difference> {
     let inherit = MechanismControls::default();
     let before = parent.resolve(inherit).map_err(usage)?;
@@ -82,8 +83,8 @@ pub(crate) fn compare(
     let (old_formats, new_formats) =
         (weight_formats(files, &before, &options)?, weight_formats(files, &after, &options)?);
     let phase = |phase: Phase| -> Result<PhaseDifference> {
-        let (old_rows, new_rows) = (rows(phase, &before), rows(phase, &after));
-        let context = if phase == Phase::Decode { ROWS + 1 } else { ROWS };
+        let (old_rows, new_rows) = (rows(phase, &before, prompt), rows(phase, &after, prompt));
+        let context = if phase == Phase::Decode { prompt + 1 } else { prompt };
         let config = files.config();
         let old = lower(config, &before, &old_formats, old_rows, 1, context);
         let new = lower(config, &after, &new_formats, new_rows, 1, context);
@@ -94,17 +95,21 @@ pub(crate) fn compare(
         checkpoint: rung.name,
         parent: parent.name,
         model: files.label().to_owned(),
-        change: rung.change,
+        change: if rung.parent.is_some_and(|own| own.name == parent.name) {
+            rung.change
+        } else {
+            "those of every rung between the two"
+        },
         phases: vec![phase(Phase::Prefill)?, phase(Phase::Decode)?],
     })
 }
 
 /// Without a cache, a decode step runs the whole prefix.
-fn rows(phase: Phase, checkpoint: &Resolved) -> usize {
+fn rows(phase: Phase, checkpoint: &Resolved, prompt: usize) -> usize {
     match phase {
-        Phase::Decode if checkpoint.cache == ops::CachePolicy::None => ROWS + 1,
+        Phase::Decode if checkpoint.cache == ops::CachePolicy::None => prompt + 1,
         Phase::Decode => 1,
-        Phase::Prefill | Phase::Request => ROWS,
+        Phase::Prefill | Phase::Request => prompt,
     }
 }
 
@@ -217,7 +222,7 @@ mod tests {
     fn summary(rung: &'static Checkpoint, phase: Phase) -> Vec<String> {
         let source = ModelSource::parse("synthetic:qwen3-0.6b").unwrap();
         let files = weights::open(&source, &OpenOptions::default()).unwrap();
-        let difference = compare(rung.parent.unwrap(), rung, &files, 128, &Registry::standard()).unwrap();
+        let difference = compare(rung.parent.unwrap(), rung, &files, 128, &Registry::standard(), ROWS).unwrap();
         let phase = difference.phases.into_iter().find(|known| known.phase == phase).unwrap();
         let one = |calls: &[Calls]| {
             assert_eq!(calls.len(), 1, "one model, one binding per slot: {calls:?}");
@@ -335,7 +340,7 @@ mod tests {
     fn without_a_cache_a_decode_step_runs_the_whole_prefix() {
         let source = ModelSource::parse("synthetic:tiny").unwrap();
         let files = weights::open(&source, &OpenOptions::default()).unwrap();
-        let difference = compare(&rungs::WEEK1, &rungs::KV_CACHE, &files, 128, &Registry::standard()).unwrap();
+        let difference = compare(&rungs::WEEK1, &rungs::KV_CACHE, &files, 128, &Registry::standard(), ROWS).unwrap();
         let decode = &difference.phases[1];
         assert_eq!((decode.parent_rows, decode.rows), (ROWS + 1, 1));
         let text = difference.text();
