@@ -8,7 +8,7 @@ mod support;
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
-use record::{FindRecord, read_find};
+use record::{FindRecord, read};
 use serde_json::Value;
 use support::{hourglass, json, refusal, run, stdout};
 
@@ -37,7 +37,7 @@ fn find(rest: &[&str]) -> String {
 
 fn record_of(rest: &[&str]) -> FindRecord {
     let text = find(&[rest, &["--json"]].concat());
-    read_find("stdout", text.as_bytes()).unwrap()
+    read::<FindRecord>("stdout", text.as_bytes()).unwrap()
 }
 
 /// The name that `fast` stands for.
@@ -166,7 +166,7 @@ fn a_record_is_written_once_and_never_over_something() {
     let text = find(&["--json-output", path]);
     assert!(text.contains("replay total"), "the table is printed beside the file: {text}");
     let bytes = std::fs::read(path).unwrap();
-    let record = read_find(path, &bytes).unwrap();
+    let record = read::<FindRecord>(path, &bytes).unwrap();
     assert_eq!(record.protocol.iterations, 3);
     assert_eq!(record.replays[1].round_order.len(), 3);
     let words = short(&["--json-output", path]);
@@ -214,7 +214,7 @@ fn ctrl_c_keeps_what_was_measured() {
     assert_eq!(output.status.code(), Some(130), "{message}");
     assert!(message.contains("interrupted"), "{message}");
     assert!(rest.contains("Incomplete"), "{rest}");
-    let record = read_find("partial", &std::fs::read(&path).unwrap()).unwrap();
+    let record = read::<FindRecord>("partial", &std::fs::read(&path).unwrap()).unwrap();
     assert!(!record.coverage.is_complete() && !record.void);
     let last = &record.replays[1];
     assert!(last.replay_total_us.known().is_none() && last.coverage.reason().unwrap().contains("interrupted"));

@@ -37,7 +37,7 @@ pub use find::{FindRecord, NextStep, Protocol};
 pub use identity::{canonical_json, identity};
 pub use known::{Known, Unavailable};
 pub use quantity::{Quantity, QuantityError, Reading, Unit};
-pub use read::{KNOWN_SCHEMAS, MAX_RECORD_BYTES, ReadError, Record, StoredId, read, read_find, schema, schema_in};
+pub use read::{KNOWN_SCHEMAS, MAX_RECORD_BYTES, ReadError, Record, StoredId, read, schema, schema_in};
 pub use replay::cases::{CeilingsUsed, ReplayCase, ReplayRecord};
 pub use replay::clocked::ClockedRequest;
 pub use replay::compare::{Arrival, Change, ComparisonError, ReplayComparison, Side, compare_replays};

@@ -123,14 +123,6 @@ pub fn read<R: Record>(name: &str, bytes: &[u8]) -> Result<R, ReadError> {
     Ok(record)
 }
 
-/// Reads a `find` record.
-///
-/// # Errors
-/// As for [`read`].
-pub fn read_find(name: &str, bytes: &[u8]) -> Result<FindRecord, ReadError> {
-    read(name, bytes)
-}
-
 /// Which kind of record these bytes say they are, e.g. `find/1`; nothing else in them is checked.
 ///
 /// # Errors

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use record::{
     Binary, Conditions, Coverage, FindRecord, GroupRow, Host, Known, LogitsMode, Mechanisms, Phase, Protocol,
-    ReadError, Reading, Record, Replay, RequestClock, Subject, Timing, Unit, Wiring, Workload, read_find,
+    ReadError, Reading, Record, Replay, RequestClock, Subject, Timing, Unit, Wiring, Workload, read,
 };
 use serde_json::{Value, json};
 
@@ -143,7 +143,7 @@ fn text(record: &FindRecord) -> Vec<u8> {
 fn what_is_written_reads_back() {
     let record = record();
     assert!(!record.void, "{:?}", record.checks);
-    assert_eq!(read_find("r.json", &text(&record)).unwrap(), record);
+    assert_eq!(read::<FindRecord>("r.json", &text(&record)).unwrap(), record);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_failed_check_voids_the_record_and_is_still_readable() {
     let failed: Vec<_> = broken.checks.iter().filter(|check| !check.passed).collect();
     assert_eq!(failed.len(), 1);
     assert!(failed[0].name.contains("calls x passes"), "{failed:?}");
-    assert!(read_find("r.json", &text(&broken)).unwrap().void);
+    assert!(read::<FindRecord>("r.json", &text(&broken)).unwrap().void);
     let mut shares = record();
     shares.replays[0].groups[0].timing.share = Reading::measured(0.7, Unit::Share, 3);
     shares.close();
@@ -186,7 +186,7 @@ fn tampering_is_noticed() {
     for (change, word) in changes {
         let mut changed = original.clone();
         change(&mut changed);
-        let error = read_find("r.json", changed.to_string().as_bytes()).unwrap_err().to_string();
+        let error = read::<FindRecord>("r.json", changed.to_string().as_bytes()).unwrap_err().to_string();
         assert!(error.contains(word) && error.starts_with("r.json: "), "{error}");
     }
 }
@@ -207,7 +207,7 @@ fn foreign_files_get_a_reason() {
         (b"{\"schema_version\": 1, \"profiles\": []}", |e| matches!(e, ReadError::NotARecord { .. })),
     ];
     for (bytes, expected) in cases {
-        let error = read_find("x.json", bytes).unwrap_err();
+        let error = read::<FindRecord>("x.json", bytes).unwrap_err();
         assert!(expected(&error), "{error}");
     }
 }
@@ -218,7 +218,7 @@ fn a_missing_total_stays_missing() {
     record.replays[0] = Replay::not_measured("selected", workload(Phase::Prefill), "the cache is too small");
     record.close();
     assert!(!record.void);
-    let back = read_find("r.json", &text(&record)).unwrap();
+    let back = read::<FindRecord>("r.json", &text(&record)).unwrap();
     assert_eq!(back.replays[0].replay_total_us.missing().unwrap().unavailable, "the cache is too small");
     assert_eq!(back.replays[0].coverage.reason(), Some("the cache is too small"));
     let incomplete: Value = serde_json::from_slice(&text(&record)).unwrap();
@@ -238,7 +238,7 @@ proptest! {
 
     #[test]
     fn hostile_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-        let _ = read_find("x", &bytes);
+        let _ = read::<FindRecord>("x", &bytes);
     }
 
     /// A valid record with one stretch overwritten or cut.
@@ -252,6 +252,6 @@ proptest! {
             let end = (at + junk.len()).min(bytes.len());
             bytes.splice(at..end, junk.bytes());
         }
-        let _ = read_find("x", &bytes);
+        let _ = read::<FindRecord>("x", &bytes);
     }
 }
