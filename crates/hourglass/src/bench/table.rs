@@ -382,6 +382,7 @@ fn change(ratio: f64) -> String {
 fn spread(arm: &Arm, metric: Metric) -> String {
     let row = arm.summary.iter().find(|row| row.metric == metric);
     match row.and_then(|row| Some((row.median.value()?, row.spread.value()?))) {
+        Some((median, spread)) if median >= 1000.0 => format!("{median:.0} ±{spread:.0}"),
         Some((median, spread)) => format!("{median:.1} ±{spread:.1}"),
         None => "n/a".to_owned(),
     }

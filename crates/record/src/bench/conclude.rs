@@ -41,6 +41,7 @@ impl BenchRecord {
             let wiring = self.wiring_of(index);
             let summary = self.summary_of(index);
             let samples = self.samples_of(index).filter(|sample| sample.counting().is_some()).count();
+            let lost = self.samples_of(index).next().is_some();
             let arm = &mut self.arms[index];
             arm.reason = if let Some(why) = wiring.failed() {
                 Some(format!("its wiring is not as planned, so the comparison is void: {why}"))
@@ -48,6 +49,7 @@ impl BenchRecord {
                 Some(format!("its output differs: {why}"))
             } else if samples == 0 {
                 Some(match arm.engine.missing() {
+                    Some(_) if lost => "every sample of it was lost".to_owned(),
                     Some(missing) => format!("it has no sample: {}", missing.unavailable),
                     None => "it has no sample that counts".to_owned(),
                 })
