@@ -29,7 +29,8 @@
 
 use ops::{Checkpoint, Invocation, Kernel, Registry, bf16_to_f32, kernel};
 
-/// A worked example: the sum of two bfloat16 matrices, in safe code. Every worker does its share of the rows, or of the
+/// A worked example: the sum of two bfloat16 matrices, in safe code. Rungs up to `placed-heads` call it (`hourglass find
+/// --solution lab --checkpoint selected`); in later ones a coarser call does this too. Every worker does its share of the rows, or of the
 /// columns where there are fewer rows than workers.
 fn add(call: &Invocation<'_>) {
     let (a, b, sum) = (call.input(0), call.input(1), call.output(0));

@@ -226,15 +226,18 @@ mod tests {
         let phase = difference.phases.into_iter().find(|known| known.phase == phase).unwrap();
         let one = |calls: &[Calls]| {
             assert_eq!(calls.len(), 1, "one model, one binding per slot: {calls:?}");
-            assert!([1, LAYERS].contains(&calls[0].calls), "{calls:?}");
+            assert!([1, LAYERS - 1, LAYERS].contains(&calls[0].calls), "{calls:?}");
             calls[0].binding.clone()
         };
         let describe = |change: &Change| match (change.before.as_slice(), change.after.as_slice()) {
             ([], after) => format!("+ {} {}", change.slot, kernelled(change.operator, &one(after))),
             (before, []) => format!("- {} {}", change.slot, kernelled(change.operator, &one(before))),
             (before, after) => {
-                let (before, after) = (one(before), one(after));
                 let mut text = format!("~ {} {}", change.slot, change.operator);
+                if before[0].calls != after[0].calls {
+                    text += &format!(" {}>{} calls", before[0].calls, after[0].calls);
+                }
+                let (before, after) = (one(before), one(after));
                 if before.kernel != after.kernel {
                     text += &format!(" {}>{}", before.kernel, after.kernel);
                 }
@@ -316,6 +319,29 @@ mod tests {
         ];
         both(&rungs::TILED_PREFILL, &tiled, &[]);
         both(&rungs::SELECTED, &[], &[]);
+
+        let decode = [&tiled[..3], &["+ attention attention:decode"]].concat();
+        both(&rungs::ONE_CALL_ATTENTION, &[], &decode);
+        let placed = [
+            "- q_norm rms_norm:register-cached",
+            "- k_norm rms_norm:register-cached",
+            "- q_rope rope",
+            "- k_rope rope",
+            "- cache_append cache_append",
+            "+ norm_rope_append norm_rope_append:heads",
+        ];
+        both(&rungs::PLACED_HEADS, &placed, &placed);
+        // The first norm follows no addition; the last one of a prompt wants fewer rows than the addition before it makes.
+        let added = [
+            "~ input_norm rms_norm 28>1 calls",
+            "- attention_residual add",
+            "- post_norm rms_norm:register-cached",
+            "+ post_norm add_rms_norm",
+            "+ input_norm add_rms_norm",
+        ];
+        let ends = ["- mlp_residual add", "- final_norm rms_norm:register-cached", "+ final_norm add_rms_norm"];
+        let prompt = [&added[..], &["~ mlp_residual add 28>1 calls"]].concat();
+        both(&rungs::ADDED_NORM, &prompt, &[&added[..], &ends].concat());
     }
 
     #[test]
@@ -330,6 +356,9 @@ mod tests {
             &rungs::SWIGLU_RUNG,
             &rungs::TILED_PREFILL,
             &rungs::SELECTED,
+            &rungs::ONE_CALL_ATTENTION,
+            &rungs::PLACED_HEADS,
+            &rungs::ADDED_NORM,
         ];
         let tested: Vec<&str> = tested.iter().map(|rung| rung.name).collect();
         let all: Vec<&str> = rungs::ALL.iter().filter(|rung| rung.parent.is_some()).map(|rung| rung.name).collect();
