@@ -103,8 +103,9 @@ def needs(peer: str) -> Iterator[None]:
     try:
         with stdout_to_stderr():
             yield
-    except ImportError as error:
-        unavailable(f"{peer}: {error}", f"cargo xtask peers {peer}")
+    except Exception as error:
+        # Not only ImportError: a half-installed package fails in its own way.
+        unavailable(f"{peer}: {error!s:.300}", f"cargo xtask peers {peer}")
     sys.path.append(str(here))
 
 

@@ -117,6 +117,26 @@ fn a_missing_engine_is_one_unavailable_line() {
 }
 
 #[test]
+fn a_package_that_does_not_load_is_no_crash() {
+    let here = tempfile::tempdir().unwrap();
+    looks_like_a_model(&here.path().join("model"), "qwen3");
+    let half = here.path().join("packages");
+    std::fs::create_dir(&half).unwrap();
+    std::fs::write(half.join("numpy.py"), "raise ValueError('libsomething.so not found')").unwrap();
+    let mut command = Command::new("python3");
+    command.args(["-S", "-B"]).arg(adapter("openvino.py")).env("PYTHONPATH", &half).arg("--prepare");
+    let command = command.arg("--model").arg(here.path().join("model")).arg("--cache").arg(here.path().join("cache"));
+    let Ok(output) = command.output() else {
+        println!("skipped: the adapters need python3");
+        return;
+    };
+    assert_eq!(output.status.code(), Some(UNAVAILABLE_EXIT), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let ChildLine::Unavailable(reason) = ChildLine::parse(text.trim()).unwrap() else { panic!("{text}") };
+    assert!(reason.why.contains("libsomething.so not found"), "{reason:?}");
+}
+
+#[test]
 fn the_shared_part_speaks_the_protocol() {
     let here = tempfile::tempdir().unwrap();
     looks_like_a_model(&here.path().join("model"), "qwen3");
