@@ -1,13 +1,12 @@
 """llama.cpp as a peer, through its C interface: every matrix in Q4_0.
 
-Not here: making the GGUF file (make_gguf.py), the clock and the lines (protocol.py).
+Not here: making the GGUF file (gguf_model.py), the clock and the lines (protocol.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +16,10 @@ import protocol
 given = protocol.arguments(__doc__)
 protocol.qwen3_only(given, "llama.cpp")
 with protocol.needs("llama.cpp"):
-    import gguf  # noqa: F401, make_gguf.py needs it
+    import gguf  # noqa: F401, for gguf_model.py
     import llama_cpp as llama
     import numpy as np
+import gguf_model
 
 
 class Engine:
@@ -91,14 +91,10 @@ class Request:
         self.clear()
 
 
-def convert(path: Path) -> None:
-    script = Path(__file__).with_name("make_gguf.py")
-    status = subprocess.run([sys.executable, script, "--from", given.model, path], check=False).returncode
-    if status != 0:
-        sys.exit(f"llama.cpp: {script} could not convert {given.model} (exit code {status}); its message is above")
-
-
 def main(given: argparse.Namespace) -> None:
+    def convert(path: Path) -> None:
+        gguf_model.write(given.model, given.config, path)
+
     path = protocol.converted(given.cache, "llama.cpp-q4_0-pure.gguf", convert)
     if given.prepare:
         return
@@ -120,7 +116,7 @@ def main(given: argparse.Namespace) -> None:
             "prefix_cache": "none: the cache is cleared before each request",
         },
         "Q4_0",
-        ["BF16 to Q4_0 in every matrix, the embedding and head included (make_gguf.py)"],
+        ["BF16 to Q4_0 in every matrix, the embedding and head included (gguf_model.py)"],
     )
     protocol.run(given, head, lambda: Request(engine, given.prefill_logits == "all"))
 

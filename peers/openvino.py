@@ -85,9 +85,13 @@ def main(given: argparse.Namespace) -> None:
     head = protocol.header(
         "openvino",
         ov.__version__,
-        {**resolved, "prefill_logits": given.prefill_logits, "prefix_cache": "none: the state is reset before each request"},
+        {
+            **resolved,
+            "prefill_logits": given.prefill_logits,
+            "prefix_cache": "none: the state is reset before each request",
+        },
         f"{form} g{openvino_model.GROUP}",
-        [f"BF16 to {form} in groups of {openvino_model.GROUP} in every matrix, the embedding and head included (openvino_model.py)"],
+        [f"BF16 to {form} g{openvino_model.GROUP} in every matrix, embedding and head included (openvino_model.py)"],
     )
     infer = compiled.create_infer_request()
     protocol.run(given, head, lambda: Request(infer, all_logits))

@@ -1,19 +1,21 @@
 """A Qwen3 checkpoint as an OpenVINO model with weights in INT4 groups of 128, built operation by operation.
 
-OpenVINO's own converter needs torch, transformers and nncf to make the same graph; built here it needs numpy. The patterns are
-the ones that the CPU plugin fuses: RMS normalization, rotation, attention with a stateful key-value cache, compressed weights.
+OpenVINO's own converter needs torch, transformers and nncf to make the same graph; built here it needs numpy. The
+patterns are the ones that the CPU plugin fuses: RMS normalization, rotation, attention with a stateful key-value
+cache, compressed weights.
 
 Inputs: input_ids (batch, rows) int64, positions (rows,) int64, beam_idx (batch,) int32, wanted (rows with logits,)
-int64. Output: logits (batch, rows with logits, vocabulary). The batch is always 1, but a graph that knows it is simplified out of the patterns.
+int64. Output: logits (batch, rows with logits, vocabulary). The batch is always 1, but a graph that knows it is
+simplified out of the patterns that the plugin looks for.
 
 Not here: running it (openvino.py).
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+import dense
 import numpy as np
 import openvino as ov
 from openvino import opset15 as op
@@ -22,29 +24,8 @@ from openvino.op.util import Variable, VariableInfo
 GROUP = 128
 
 
-class Weights:
-    """The BF16 tensors of a directory of safetensors."""
-
-    def __init__(self, folder: Path) -> None:
-        self.tensors: dict[str, tuple[np.ndarray, list[int]]] = {}
-        for path in sorted(folder.glob("*.safetensors")):
-            data = np.memmap(path, dtype=np.uint8, mode="r")
-            start = 8 + int(data[:8].view("<u8")[0])
-            for name, entry in json.loads(data[8:start].tobytes()).items():
-                if name == "__metadata__":
-                    continue
-                if entry["dtype"] != "BF16":
-                    raise SystemExit(f"{path}: tensor {name}: expected BF16, found {entry['dtype']}")
-                begin, end = entry["data_offsets"]
-                self.tensors[name] = data[start + begin : start + end], entry["shape"]
-
-    def values(self, name: str) -> np.ndarray:
-        stored, shape = self.tensors[name]
-        return (stored.view("<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
-
-
 def int4(values: np.ndarray, symmetric: bool) -> ov.Node:
-    """(rows, columns) as codes, a scale and, unless symmetric, a zero point for each group of columns; float32 to its users."""
+    """(rows, columns) as codes and, for each group of columns, a scale and, unless symmetric, a zero point."""
     rows, columns = values.shape
     grouped = values.reshape(rows, columns // GROUP, GROUP)
     if symmetric:
@@ -94,10 +75,10 @@ def rotate(x: ov.Node, cos: ov.Node, sin: ov.Node, head_dim: int) -> ov.Node:
 class Builder:
     """One model while it is built."""
 
-    def __init__(self, config: dict, weights: Weights, symmetric: bool) -> None:
+    def __init__(self, config: dict, weights: dense.Weights, symmetric: bool) -> None:
         self.config, self.weights, self.symmetric = config, weights, symmetric
         self.heads, self.kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-        self.head_dim, self.epsilon = config["head_dim"], config["rms_norm_eps"]
+        self.hidden, self.head_dim, self.epsilon = config["hidden_size"], config["head_dim"], config["rms_norm_eps"]
         self.sinks: list[ov.Node] = []
         self.variables: list[Variable] = []
         self.ids = op.parameter([-1, -1], ov.Type.i64, name="input_ids")
@@ -109,14 +90,14 @@ class Builder:
             node.output(0).set_names({node.get_friendly_name()})
         self.batch = op.gather(op.shape_of(self.ids, ov.Type.i64), np.array([0], np.int64), np.int64(0))
 
-    def matrix(self, name: str) -> ov.Node:
-        return int4(self.weights.values(f"{name}.weight"), self.symmetric)
+    def matrix(self, name: str, rows: int, columns: int) -> ov.Node:
+        return int4(self.weights.values(f"{name}.weight", (rows, columns)), self.symmetric)
 
-    def linear(self, x: ov.Node, name: str) -> ov.Node:
-        return op.matmul(x, self.matrix(name), False, True)
+    def linear(self, x: ov.Node, name: str, rows: int, columns: int) -> ov.Node:
+        return op.matmul(x, self.matrix(name, rows, columns), False, True)
 
-    def norm(self, x: ov.Node, name: str) -> ov.Node:
-        return rms_norm(x, self.weights.values(f"{name}.weight"), self.epsilon)
+    def norm(self, x: ov.Node, name: str, size: int) -> ov.Node:
+        return rms_norm(x, self.weights.values(f"{name}.weight", (size,)), self.epsilon)
 
     def angles(self) -> tuple[ov.Node, ov.Node]:
         """Cosine and sine, each (1, 1, rows, head_dim)."""
@@ -142,7 +123,8 @@ class Builder:
         shape = [-1, self.kv_heads, -1, self.head_dim]
         variable = Variable(VariableInfo())
         variable.update(info(shape, name))
-        empty = op.broadcast(np.float32(0), op.concat([self.batch, np.array([self.kv_heads, 0, self.head_dim], np.int64)], 0))
+        none = op.concat([self.batch, np.array([self.kv_heads, 0, self.head_dim], np.int64)], 0)
+        empty = op.broadcast(np.float32(0), none)
         past = op.gather(op.read_value(empty, variable), self.beam, np.int64(0))
         both = op.concat([past, new], 2)
         self.sinks.append(op.assign(both, variable))
@@ -160,35 +142,42 @@ class Builder:
 
     def attention(self, x: ov.Node, layer: str, cos: ov.Node, sin: ov.Node, mask: ov.Node) -> ov.Node:
         order = np.array([0, 2, 1, 3], np.int64)
-        name = f"{layer}.self_attn"
-        query = self.norm(self.split_heads(self.linear(x, f"{name}.q_proj"), self.heads), f"{name}.q_norm")
-        key = self.norm(self.split_heads(self.linear(x, f"{name}.k_proj"), self.kv_heads), f"{name}.k_norm")
-        value = op.transpose(self.split_heads(self.linear(x, f"{name}.v_proj"), self.kv_heads), order)
+        name, size = f"{layer}.self_attn", self.head_dim
+        rows, kv_rows = self.heads * size, self.kv_heads * size
+        query = self.split_heads(self.linear(x, f"{name}.q_proj", rows, self.hidden), self.heads)
+        key = self.split_heads(self.linear(x, f"{name}.k_proj", kv_rows, self.hidden), self.kv_heads)
+        value = self.split_heads(self.linear(x, f"{name}.v_proj", kv_rows, self.hidden), self.kv_heads)
+        query, key = self.norm(query, f"{name}.q_norm", size), self.norm(key, f"{name}.k_norm", size)
+        value = op.transpose(value, order)
         query = rotate(op.transpose(query, order), cos, sin, self.head_dim)
         key = self.cached(rotate(op.transpose(key, order), cos, sin, self.head_dim), f"{layer}.key")
         value = self.cached(value, f"{layer}.value")
         scale = op.constant(np.float32(self.head_dim**-0.5))
         mixed = op.scaled_dot_product_attention(query, key, value, mask, scale, causal=False)
         wide = np.array([0, 0, self.heads * self.head_dim], np.int64)
-        return self.linear(op.reshape(op.transpose(mixed, order), wide, True), f"{name}.o_proj")
+        mixed = op.reshape(op.transpose(mixed, order), wide, True)
+        return self.linear(mixed, f"{name}.o_proj", self.hidden, rows)
 
     def mlp(self, x: ov.Node, name: str) -> ov.Node:
-        gate = op.swish(self.linear(x, f"{name}.gate_proj"))
-        return self.linear(op.multiply(gate, self.linear(x, f"{name}.up_proj")), f"{name}.down_proj")
+        width = self.config["intermediate_size"]
+        gate = op.swish(self.linear(x, f"{name}.gate_proj", width, self.hidden))
+        both = op.multiply(gate, self.linear(x, f"{name}.up_proj", width, self.hidden))
+        return self.linear(both, f"{name}.down_proj", self.hidden, width)
 
     def model(self) -> ov.Model:
-        table = self.matrix("model.embed_tokens")
+        vocabulary, hidden = self.config["vocab_size"], self.hidden
+        table = self.matrix("model.embed_tokens", vocabulary, hidden)
         x = op.gather(table, op.convert(self.ids, ov.Type.i32), np.int32(0))
         cos, sin = self.angles()
         mask = self.mask()
         for number in range(self.config["num_hidden_layers"]):
             layer = f"model.layers.{number}"
-            x = op.add(x, self.attention(self.norm(x, f"{layer}.input_layernorm"), layer, cos, sin, mask))
-            x = op.add(x, self.mlp(self.norm(x, f"{layer}.post_attention_layernorm"), f"{layer}.mlp"))
+            x = op.add(x, self.attention(self.norm(x, f"{layer}.input_layernorm", hidden), layer, cos, sin, mask))
+            x = op.add(x, self.mlp(self.norm(x, f"{layer}.post_attention_layernorm", hidden), f"{layer}.mlp"))
         x = op.gather(x, self.wanted, np.int64(1))
-        x = self.norm(x, "model.norm")
+        x = self.norm(x, "model.norm", hidden)
         tied = self.config.get("tie_word_embeddings")
-        head = table if tied else self.matrix("lm_head")
+        head = table if tied else self.matrix("lm_head", vocabulary, hidden)
         result = op.result(op.matmul(x, head, False, True), name="logits")
         return ov.Model([result], self.sinks, self.inputs, self.variables, "qwen3")
 
@@ -203,6 +192,9 @@ def info(shape: list[int], name: str) -> VariableInfo:
 
 def write(folder: Path, config: dict, out: Path, symmetric: bool) -> None:
     """Makes `out/openvino_model.xml` and its `.bin`."""
+    for field in ("hidden_size", "intermediate_size"):
+        if config[field] % GROUP:
+            raise SystemExit(f"{folder}: {field} is {config[field]}; expected a multiple of {GROUP}")
     out.mkdir()
-    model = Builder(config, Weights(folder), symmetric).model()
+    model = Builder(config, dense.Weights(folder), symmetric).model()
     ov.save_model(model, out / "openvino_model.xml", compress_to_fp16=False)

@@ -1,7 +1,8 @@
 """What every adapter shares: arguments, prompt ids, the clock of one request, and the lines of `bench-child/1`.
 
-An adapter loads one engine in one process, runs `--warmup` whole requests, then one that is measured, and prints JSON lines: a
-header, then the request. An engine that cannot run here prints one `unavailable` line instead and exits with 3.
+An adapter loads one engine in one process, runs `--warmup` whole requests, then one that is measured, and prints
+JSON lines: a header, then the request. An engine that cannot run here prints one `unavailable` line instead and
+exits with 3.
 
 Not here: anything that knows an engine.
 """
@@ -102,8 +103,9 @@ def needs(peer: str) -> Iterator[None]:
     try:
         with stdout_to_stderr():
             yield
-    except ImportError as error:
-        unavailable(f"{peer}: {error}", f"cargo xtask peers {peer}")
+    except Exception as error:
+        # Not only ImportError: a half-installed package fails in its own way.
+        unavailable(f"{peer}: {error!s:.300}", f"cargo xtask peers {peer}")
     sys.path.append(str(here))
 
 
@@ -212,13 +214,15 @@ def run(given: argparse.Namespace, head: dict[str, object], start_request: Calla
         before = resource.getrusage(resource.RUSAGE_SELF)
         result = timed(start_request, given.ids, given.output_len)
         after = resource.getrusage(resource.RUSAGE_SELF)
-    line({
-        "kind": "request",
-        **result,
-        "peak_allocation_bytes": {
-            "unavailable": "the engine has no counter of its allocations",
-            "how_to_get": "compare peak_rss_bytes, which covers the whole process",
-        },
-        "peak_rss_bytes": after.ru_maxrss * 1024,
-        "involuntary_switches": after.ru_nivcsw - before.ru_nivcsw,
-    })
+    line(
+        {
+            "kind": "request",
+            **result,
+            "peak_allocation_bytes": {
+                "unavailable": "the engine has no counter of its allocations",
+                "how_to_get": "compare peak_rss_bytes, which covers the whole process",
+            },
+            "peak_rss_bytes": after.ru_maxrss * 1024,
+            "involuntary_switches": after.ru_nivcsw - before.ru_nivcsw,
+        }
+    )

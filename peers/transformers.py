@@ -38,9 +38,7 @@ class Request:
 
     def prefill(self, ids: Sequence[int]) -> int:
         with torch.inference_mode():
-            answer = self.model(
-                torch.tensor([ids]), cache=self.cache, use_cache=True, logits_to_keep=self.keep
-            )
+            answer = self.model(torch.tensor([ids]), cache=self.cache, use_cache=True, logits_to_keep=self.keep)
             return int(answer.logits[0, -1].argmax())
 
     def step(self, token: int) -> int:

@@ -19,7 +19,7 @@ const USAGE: &str = "usage: cargo xtask VERB
   schema    writes schemas/ from the record types; with --check only compares
   fixtures  fetches the real model and tokenizer that some tests read, into downloads/
   peers     gets the engines to compare with, into .venv/ (minutes): llama.cpp, openvino and mlx, or those named;
-            also by name transformers (1.5 GB), and oracle, which makes fixtures (1.5 GB)";
+            also by name transformers (5.5 GB), and oracle, which makes fixtures (5.5 GB)";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();

@@ -8,19 +8,17 @@ use anyhow::{Context, Result, bail};
 /// What can be asked for; the lists are `peers/requirements-NAME.txt`.
 struct Peer {
     name: &'static str,
-    /// torch comes without its dependencies first, see its list.
-    torch: bool,
     /// Compiled here, for this machine.
     source: bool,
 }
 
 const PEERS: [Peer; 5] = [
-    Peer { name: "llama.cpp", torch: false, source: true },
-    Peer { name: "openvino", torch: false, source: false },
-    Peer { name: "mlx", torch: false, source: false },
-    Peer { name: "transformers", torch: true, source: false },
+    Peer { name: "llama.cpp", source: true },
+    Peer { name: "openvino", source: false },
+    Peer { name: "mlx", source: false },
+    Peer { name: "transformers", source: false },
     // What the fixtures' scripts need.
-    Peer { name: "oracle", torch: true, source: false },
+    Peer { name: "oracle", source: false },
 ];
 
 /// Without a name: all that need no gigabyte.
@@ -67,9 +65,6 @@ fn find(name: &str) -> Result<&'static Peer> {
 }
 
 fn install(peer: &Peer, pip: impl Fn(&[&str]) -> Command) -> Result<()> {
-    if peer.torch {
-        crate::finish("pip", &mut pip(&["--no-deps", "-r", "peers/requirements-torch.txt"]))?;
-    }
     let list = format!("peers/requirements-{}.txt", peer.name);
     if !peer.source {
         return crate::finish("pip", &mut pip(&["-r", &list]));
@@ -131,13 +126,12 @@ mod tests {
             assert!(packages.clone().count() > 0, "{}", peer.name);
             for package in packages {
                 assert!(package.contains("=="), "{}: {package} is not pinned", peer.name);
-                assert!(!package.starts_with("torch=="), "{}: torch has its own list", peer.name);
             }
         }
         for entry in std::fs::read_dir(folder).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             if let Some(peer) = name.strip_prefix("requirements-").and_then(|rest| rest.strip_suffix(".txt")) {
-                assert!(peer == "torch" || find(peer).is_ok(), "{name} belongs to no peer");
+                assert!(find(peer).is_ok(), "{name} belongs to no peer");
             }
         }
     }

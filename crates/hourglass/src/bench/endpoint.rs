@@ -143,9 +143,9 @@ fn answer(
 fn header(request: &EndpointRequest, dialect: &Dialect) -> ChildHeader {
     let text = |value: &str| Setting::Text(value.to_owned());
     let prefix_cache = if dialect.extras {
-        "asked to be off (cache_prompt); warm-up prompts begin otherwise, so that it could not help"
+        "asked to be off (cache_prompt, cache_salt); warm-up prompts begin otherwise"
     } else {
-        "defeated: warm-up prompts begin otherwise"
+        "warm-up prompts begin otherwise; what the server kept of earlier processes is not known"
     };
     let prompt = match (dialect.takes_ids, request.text) {
         (true, _) => "token ids",

@@ -1,7 +1,7 @@
 //! What a server understands: which address, whether it takes token ids, and fields beyond OpenAI's.
 //! Not here: the answer (`stream`).
 
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
@@ -66,6 +66,8 @@ pub(super) struct Dialect {
     pub(super) model: Option<String>,
     /// The `Server` header.
     pub(super) server: Option<String>,
+    /// Another in each process.
+    pub(super) salt: String,
 }
 
 /// A prompt in every form that a server may want.
@@ -126,6 +128,9 @@ impl Dialect {
                 ("min_tokens", json!(output_len)),
                 ("cache_prompt", json!(false)),
                 ("return_token_ids", json!(true)),
+                // A server that keeps prompts (vLLM) knows this process's only among themselves: not the measured prompt
+                // of the process before.
+                ("cache_salt", json!(self.salt)),
             ] {
                 body[field] = value;
             }
@@ -143,6 +148,8 @@ pub(super) fn negotiate(client: &Client, place: &Place, prompt_len: usize) -> Re
     let (model, server) = first_model(client, place)?;
     // Short: some servers would take long for a prompt that is thrown away. Longer than a begin-of-text token.
     let probe = Prompt::new(&[11, 12, 13, 14, 15, 16][..prompt_len.clamp(2, 6)], None);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let salt = format!("{}-{}", std::process::id(), now.as_nanos());
     let mut last = None;
     let completions = [(true, true), (true, false), (false, true), (false, false)];
     let forms = completions
@@ -151,8 +158,15 @@ pub(super) fn negotiate(client: &Client, place: &Place, prompt_len: usize) -> Re
         .chain([(Api::Chat, false, true), (Api::Chat, false, false)])
         .filter(|(api, _, _)| place.only.is_none_or(|only| only == *api));
     for (api, takes_ids, extras) in forms {
-        let dialect =
-            Dialect { url: place.url(api), api, takes_ids, extras, model: model.clone(), server: server.clone() };
+        let dialect = Dialect {
+            url: place.url(api),
+            api,
+            takes_ids,
+            extras,
+            model: model.clone(),
+            server: server.clone(),
+            salt: salt.clone(),
+        };
         let body = dialect.body(&probe, 1);
         match stream::read(client, &dialect.url, &body, Instant::now(), 1) {
             // Ids that were read as text would be many more tokens.

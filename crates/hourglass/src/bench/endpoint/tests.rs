@@ -266,7 +266,15 @@ fn addresses() {
 fn warm_up_prompts_begin_otherwise() {
     let first = |prompt: &Prompt, ids: bool| {
         let api = if ids { dialect::Api::Completions } else { dialect::Api::Chat };
-        let dialect = Dialect { url: String::new(), api, takes_ids: ids, extras: false, model: None, server: None };
+        let dialect = Dialect {
+            url: String::new(),
+            api,
+            takes_ids: ids,
+            extras: false,
+            model: None,
+            server: None,
+            salt: String::new(),
+        };
         let body = dialect.body(prompt, 1);
         if ids { body["prompt"][0].to_string() } else { body["messages"][0]["content"].to_string()[..6].to_owned() }
     };
