@@ -4,7 +4,6 @@
 use crate::check::Check;
 use crate::conditions::Conditions;
 use crate::coverage::Coverage;
-use crate::identity::identity;
 use crate::known::Known;
 use crate::quantity::{Reading, Unit};
 use crate::read::{Record, StoredId};
@@ -190,23 +189,21 @@ fn points(target: &str, samples: &[Clocked]) -> Vec<Vec<(f64, f64)>> {
     rounds
 }
 
+/// Fits every target; those with most at stake first.
+fn rank(targets: &mut [Target], samples: &[Clocked]) {
+    targets.iter_mut().for_each(|target| target.fill(samples));
+    let stake = |target: &Target| target.at_stake.value().unwrap_or(f64::NEG_INFINITY);
+    targets.sort_by(|a, b| stake(b).total_cmp(&stake(a)));
+}
+
 impl SensitivityRecord {
     /// Fits every target, ranks them by what is at stake, and fills in the ids, the checks and whether one voids the record.
     pub fn close(&mut self) {
-        for target in &mut self.targets {
-            target.fill(&self.samples);
-        }
-        let stake = |target: &Target| target.at_stake.value().unwrap_or(f64::NEG_INFINITY);
-        self.targets.sort_by(|a, b| stake(b).total_cmp(&stake(a)));
+        rank(&mut self.targets, &self.samples);
         self.workload_id = self.workload.id();
         self.conditions_id = self.conditions.id();
         self.checks = self.cross_foot();
         self.void = self.checks.iter().any(|check| !check.passed);
-    }
-
-    /// SHA-256 of the record's canonical JSON.
-    pub fn id(&self) -> String {
-        identity(self)
     }
 }
 
@@ -305,5 +302,57 @@ mod tests {
         for (low, high) in [(-0.5, 1.5), (0.2, 1.2), (-0.2, 0.7)] {
             assert_eq!(of(low, high), Verdict::Inconclusive, "{low} {high}");
         }
+    }
+
+    /// Requests made up from known slopes: the operator that was slowed most is ranked first, the hidden one last, although its
+    /// own time is the second largest.
+    #[test]
+    fn targets_are_ranked_by_what_is_at_stake_and_not_by_their_own_time() {
+        let mut random = Random::new(3);
+        let truths = [("hidden", 0.0, 3.0), ("slowed", 1.0, 5.0), ("short", 1.0, 0.5)];
+        let mut samples = Vec::new();
+        for round in 0..8 {
+            let level = 1.0 + 0.2 * random.uniform();
+            let mut clock = |target: Option<&str>, times: u64, slope: f64| {
+                let injected_seconds = 0.05 * times as f64;
+                let request_seconds = level + slope * injected_seconds + 0.004 * random.normal();
+                samples.push(Clocked {
+                    round,
+                    target: target.map(str::to_owned),
+                    times,
+                    injected_seconds,
+                    request_seconds,
+                });
+            };
+            clock(None, 0, 0.0);
+            for (name, slope, _) in truths {
+                clock(Some(name), 1, slope);
+                clock(Some(name), 2, slope);
+            }
+        }
+        let missing = || Reading::unavailable("a test", "nothing");
+        let mut targets: Vec<Target> = truths
+            .iter()
+            .map(|(name, _, own)| Target {
+                target: (*name).to_owned(),
+                calls: 1,
+                own: Reading::measured(*own, Unit::Seconds, 1),
+                expected_slope: missing(),
+                slope: Known::unavailable("not fitted", "close"),
+                at_stake: missing(),
+                verdict: Verdict::Inconclusive,
+            })
+            .collect();
+        rank(&mut targets, &samples);
+        let found: Vec<_> = targets.iter().map(|target| (target.target.as_str(), target.verdict)).collect();
+        assert_eq!(
+            found,
+            [
+                ("slowed", Verdict::OnTheCriticalPath),
+                ("short", Verdict::OnTheCriticalPath),
+                ("hidden", Verdict::Hidden)
+            ]
+        );
+        assert!((targets[0].at_stake.value().unwrap() - 5.0).abs() < 0.5, "{:?}", targets[0]);
     }
 }
