@@ -80,7 +80,7 @@ fn main() -> ExitCode {
     let result = match line.verb {
         Verb::Bench(args) => bench::run(*args),
         Verb::Find(args) => find::run(args),
-        Verb::Replay(args) => replay::run(*args),
+        Verb::Replay(args) => replay::run(&args),
         Verb::Ladder(args) => ladder::run(args),
         Verb::Ceilings(args) => ceilings::run(args),
         Verb::Doctor(args) => doctor::run(args),

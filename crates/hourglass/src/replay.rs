@@ -96,17 +96,17 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(crate) fn run(args: Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     args.check()?;
     output::check_distinct(&[
         ("--json-output", args.json_output.as_deref()),
         ("--decision-output", args.decision.output()),
     ])?;
     if !args.compare_records.is_empty() {
-        return comparing::run(&args);
+        return comparing::run(args);
     }
     if let Some(record) = &args.shapes {
-        return shapes::run(&args, record);
+        return shapes::run(args, record);
     }
     if args.sensitivity.is_asked() {
         return sensitivity::run(&args, &args.sensitivity, &args.cases);
@@ -134,9 +134,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         None if cases.is_empty() || args.ceilings.is_some() => {
             Known::unavailable("no ceilings were asked for", "leave out `--ceilings none`")
         }
-        None => this_machine(&args)?,
+        None => this_machine(args)?,
     };
-    let record = measure(&args, &cases, &ceilings)?;
+    let record = measure(args, &cases, &ceilings)?;
     if let Some(file) = record_file {
         file.finish_with_json(&record)?;
     }
