@@ -109,7 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return shapes::run(args, record);
     }
     if args.sensitivity.is_asked() {
-        return sensitivity::run(&args, &args.sensitivity, &args.cases);
+        return sensitivity::run(args, &args.sensitivity, &args.cases);
     }
     let mut cases = args.cases();
     for case in &mut cases {
