@@ -11,6 +11,9 @@ use super::cases::Done;
 use crate::figures::{percent, show, thousands};
 use crate::prose::paragraph;
 
+/// A floor that is more than this part of the measured time contradicts it.
+const ABOVE: f64 = 1.1;
+
 /// Below this share of the processors the machine was too busy to measure on.
 const BUSY: f64 = 0.85;
 
@@ -60,6 +63,13 @@ pub(crate) fn case(done: &Done) -> String {
         for operator in operators {
             row(&mut text, &operator.name(), &operator.row);
         }
+    }
+    let operators = replay.operators.known().into_iter().flatten().map(|operator| &operator.row);
+    let part = |row: &GroupRow| row.floor.known().and_then(|floor| floor.fraction.value());
+    if replay.groups.iter().chain(operators).filter_map(part).any(|part| part > ABOVE) {
+        let why = "the machine was slower while its ceilings were measured than it is now. Measure both again \
+                   when nothing else runs: `hourglass ceilings --refresh`.";
+        text += &paragraph("  A floor is above its row's time: ", why, "    ");
     }
     if let Some(group) = replay.largest() {
         let share = show(&group.timing.share, percent);
@@ -203,7 +213,7 @@ fn changed(text: &mut String, change: &Change) {
 fn header(text: &mut String, what: &str) {
     let _ = writeln!(
         text,
-        "  {what:<39}{:>5}{:>11}{:>8}{:>7}{:>8}{:>10}{:>8}",
+        "  {what:<39}{:>5}{:>11}{:>8}{:>7}{:>8}{:>9}{:>9}",
         "calls", "median", "share", "GB/s", "GFLOP/s", "floor", "of it"
     );
 }
@@ -211,8 +221,8 @@ fn header(text: &mut String, what: &str) {
 fn row(text: &mut String, name: &str, row: &GroupRow) {
     let floor = row.floor.known();
     let least = floor.map_or_else(String::new, |floor| show(&floor.least, thousands));
-    let fraction =
-        floor.map_or_else(String::new, |floor| show(&floor.fraction, |share| format!("{:.0} %", 100.0 * share)));
+    let part = |share: f64| if share < 9.995 { format!("{:.0} %", 100.0 * share) } else { ">999 %".to_owned() };
+    let fraction = floor.map_or_else(String::new, |floor| show(&floor.fraction, part));
     let limit = match floor.and_then(|floor| floor.limit.known()) {
         Some(Limit::Memory) => " m",
         Some(Limit::Arithmetic) => " a",
@@ -220,7 +230,7 @@ fn row(text: &mut String, name: &str, row: &GroupRow) {
         None => "",
     };
     let line = format!(
-        "  {name:<39}{:>5}{:>11}{:>8}{:>7}{:>8}{least:>10}{fraction:>6}{limit}",
+        "  {name:<39}{:>5}{:>11}{:>8}{:>7}{:>8}{least:>9} {fraction:>6}{limit}",
         row.calls,
         show(&row.timing.median, thousands),
         show(&row.timing.share, percent),
