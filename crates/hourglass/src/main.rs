@@ -48,7 +48,7 @@ enum Verb {
     /// Where the time of one request goes, and what to try next
     Find(find::Args),
     /// Which group of operators costs the most at a shape, and how far each is from what the machine can do
-    Replay(replay::Args),
+    Replay(Box<replay::Args>),
     /// The checkpoints: parent, change, hypothesis, place in the source
     Ladder(ladder::Args),
     /// What this machine can do at most: bytes and operations per second, barriers, dispatch
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
     interrupt::install();
     let result = match line.verb {
         Verb::Find(args) => find::run(args),
-        Verb::Replay(args) => replay::run(args),
+        Verb::Replay(args) => replay::run(*args),
         Verb::Ladder(args) => ladder::run(args),
         Verb::Ceilings(args) => ceilings::run(args),
         Verb::Doctor(args) => doctor::run(args),
