@@ -22,6 +22,8 @@ use crate::{interrupt, load, output};
 
 /// Part of a request that the smaller delay adds: more than the noise of some rounds, too little to change what limits it.
 const ADDED_SHARE: f64 = 0.05;
+/// Part of the processors that others may use before slopes are called unreliable: as much as a round's noise hides.
+const BUSY: f64 = 0.05;
 const EVERY: &str = "all";
 
 #[derive(clap::Args)]
@@ -139,7 +141,7 @@ fn measure(
         rounds: given.rounds,
         added_share: ADDED_SHARE,
     };
-    let Probed { targets, samples, coverage } = probe::sensitivity(engine, &probe, &step)?;
+    let Probed { targets, samples, coverage, surroundings } = probe::sensitivity(engine, &probe, &step)?;
     drop(progress);
     let capacity = prompt.len() + given.output_len;
     let mut record = SensitivityRecord {
@@ -167,6 +169,7 @@ fn measure(
         phase: case.phase,
         added_share: ADDED_SHARE,
         coverage,
+        surroundings,
         targets,
         samples,
         checks: Vec::new(),
@@ -211,6 +214,14 @@ fn text(record: &SensitivityRecord, description: &str) -> String {
          time, in ms per request: more than that no faster version can win. Inconclusive: ask for more --rounds.",
         "",
     );
+    if let Some(others) = record.surroundings.others.value().filter(|others| *others > BUSY) {
+        let words = format!(
+            "other processes used {:.0} % of the processors: workers waited for them too, so slopes are too high; run it again \
+             on a quiet machine",
+            100.0 * others
+        );
+        text += &paragraph("Not to be relied on: ", &words, "  ");
+    }
     if let Some(reason) = record.coverage.reason() {
         text += &paragraph("Incomplete: ", reason, "  ");
     }
