@@ -96,5 +96,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             Verdict::of(&slope).words()
         );
     }
+    match probed.surroundings.others.value() {
+        Some(others) => println!("other processes used {:.0} % of the processors", 100.0 * others),
+        None => println!("what other processes used is not known"),
+    }
     Ok(())
 }

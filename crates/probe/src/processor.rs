@@ -61,6 +61,14 @@ pub(crate) fn involuntary_switches() -> Result<u64, String> {
     Ok(total)
 }
 
+/// The same since an earlier reading.
+pub(crate) fn switches_since(before: Result<u64, String>) -> Known<u64> {
+    match (before, involuntary_switches()) {
+        (Ok(before), Ok(now)) => Known::Is(now.saturating_sub(before)),
+        (Err(why), _) | (_, Err(why)) => Known::unavailable(why, "measure on Linux, with /proc mounted"),
+    }
+}
+
 /// User and system time: fields 14 and 15, counted behind the name in brackets, which may hold anything.
 fn seconds(stat: &str) -> Option<f64> {
     let (_, fields) = stat.rsplit_once(')')?;

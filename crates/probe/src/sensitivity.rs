@@ -4,8 +4,11 @@
 mod trace;
 
 use crate::error::Error;
+use crate::processor::{involuntary_switches, switches_since};
+use crate::surroundings::Before;
 use model::{Engine, Keep, Prepared};
 use ops::{BoundCall, CachePolicy, Delay, Group, Plain, Traced};
+use record::bench::Surroundings;
 use record::{Clocked, Coverage, Known, LogitsMode, Phase, Reading, Target, Unit, Verdict};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -76,6 +79,7 @@ pub struct Probed {
     pub targets: Vec<Target>,
     pub samples: Vec<Clocked>,
     pub coverage: Coverage,
+    pub surroundings: Surroundings,
 }
 
 /// What is run in turn within a round.
@@ -146,6 +150,8 @@ pub fn sensitivity(
             }));
         }
     }
+    let switches = involuntary_switches();
+    let watch = Before::now().watch(std::process::id());
     let mut samples = Vec::with_capacity(arms.len() * probe.rounds);
     let mut coverage = Coverage::complete();
     'rounds: for round in 0..probe.rounds {
@@ -170,7 +176,8 @@ pub fn sensitivity(
             });
         }
     }
-    Ok(Probed { targets, samples, coverage })
+    let surroundings = watch.stop().finish(switches_since(switches));
+    Ok(Probed { targets, samples, coverage, surroundings })
 }
 
 /// One request: `step(pass, number, phase)` runs each of its passes.

@@ -1,6 +1,7 @@
 //! `sensitivity/1`: how much of a time that is added to an operator arrives in the request: would a faster one move it?
 //! Not here: adding the time (`ops`, `probe`), and what an operator costs by itself (`replay.rs`).
 
+use crate::bench::Surroundings;
 use crate::check::Check;
 use crate::conditions::Conditions;
 use crate::coverage::Coverage;
@@ -39,6 +40,9 @@ pub struct SensitivityRecord {
     /// Part of a request's time that the smaller delay was chosen to add.
     pub added_share: f64,
     pub coverage: Coverage,
+    /// What went on around this process during the rounds. Workers that share their processors with other processes wait for
+    /// each other longer than any barrier makes them, and slopes rise above 1.
+    pub surroundings: Surroundings,
     /// Those that moved the request most first.
     pub targets: Vec<Target>,
     /// Every clocked request in its order.

@@ -8,7 +8,7 @@ use anyhow::Result;
 use model::Engine;
 use ops::{CachePolicy, Group, Registry};
 use probe::{PROMPT_RULE, Place, Probe, Probed};
-use record::{Known, LogitsMode, Phase, Record, SensitivityRecord, Slope, Target, Verdict, Workload, token_trace_hash};
+use record::{Known, LogitsMode, Phase, Record, SensitivityRecord, Slope, Target, Workload, token_trace_hash};
 use weights::ModelFiles;
 
 use super::Args;
@@ -22,6 +22,8 @@ use crate::{interrupt, load, output};
 
 /// Part of a request that the smaller delay adds: more than the noise of some rounds, too little to change what limits it.
 const ADDED_SHARE: f64 = 0.05;
+/// Part of the processors that others may use before slopes are called unreliable: as much as a round's noise hides.
+const BUSY: f64 = 0.05;
 const EVERY: &str = "all";
 
 #[derive(clap::Args)]
@@ -65,7 +67,7 @@ impl SensitivityArgs {
 }
 
 /// Runs the probe on the one case given (or `fast:decode:128`): its tokens are the prompt, its phase says in which passes time
-/// is added. `record_file` is where the record goes, if anywhere.
+/// is added.
 pub(crate) fn run(args: &Args, given: &SensitivityArgs, cases: &[CaseName]) -> Result<ExitCode> {
     let case = match cases {
         [] => CaseName { checkpoint: ops::ladder::FAST.to_owned(), phase: Phase::Decode, tokens: 128 },
@@ -139,7 +141,7 @@ fn measure(
         rounds: given.rounds,
         added_share: ADDED_SHARE,
     };
-    let Probed { targets, samples, coverage } = probe::sensitivity(engine, &probe, &step)?;
+    let Probed { targets, samples, coverage, surroundings } = probe::sensitivity(engine, &probe, &step)?;
     drop(progress);
     let capacity = prompt.len() + given.output_len;
     let mut record = SensitivityRecord {
@@ -167,6 +169,7 @@ fn measure(
         phase: case.phase,
         added_share: ADDED_SHARE,
         coverage,
+        surroundings,
         targets,
         samples,
         checks: Vec::new(),
@@ -198,7 +201,7 @@ fn text(record: &SensitivityRecord, description: &str) -> String {
     );
     let _ = writeln!(
         text,
-        "\n{:<30}{:>7}{:>10}{:>9}{:>20}  verdict",
+        "\n{:<23}{:>6}{:>10}{:>10}{:>27}  verdict",
         "time added to", "calls", "own ms", "at stake", "slope (95 %)"
     );
     for target in &record.targets {
@@ -208,9 +211,17 @@ fn text(record: &SensitivityRecord, description: &str) -> String {
     text += &paragraph(
         "",
         "Slope: how much of the added time arrived in the request, with its interval. At stake: slope times the operator's own \
-         time, in ms per request: more than that no faster version can win.",
+         time, in ms per request: more than that no faster version can win. Inconclusive: ask for more --rounds.",
         "",
     );
+    if let Some(others) = record.surroundings.others.value().filter(|others| *others > BUSY) {
+        let words = format!(
+            "other processes used {:.0} % of the processors: workers waited for them too, so slopes are too high; run it again \
+             on a quiet machine",
+            100.0 * others
+        );
+        text += &paragraph("Not to be relied on: ", &words, "  ");
+    }
     if let Some(reason) = record.coverage.reason() {
         text += &paragraph("Incomplete: ", reason, "  ");
     }
@@ -220,24 +231,28 @@ fn text(record: &SensitivityRecord, description: &str) -> String {
     text
 }
 
+/// Two decimals; one for numbers that are so wide of 0 and 1 that they say no more.
+fn short(slope: &f64) -> String {
+    if slope.abs() < 10.0 { format!("{slope:.2}") } else { format!("{slope:.1}") }
+}
+
 fn line(text: &mut String, target: &Target) {
     let slope = match &target.slope {
-        Known::Is(Slope { value, low, high, .. }) => format!("{value:.2} ({low:.2}, {high:.2})"),
+        Known::Is(Slope { value, low, high, .. }) => format!("{} ({}, {})", short(value), short(low), short(high)),
         Known::Unavailable(_) => "n/a".to_owned(),
     };
     let ms = |seconds: f64| format!("{:.2}", seconds * 1e3);
     let mut name = target.target.clone();
-    if name.len() > 28 {
-        name = format!("{}...", &name[..25]);
+    if name.len() > 22 {
+        name = format!("{}...", &name[..19]);
     }
     let verdict = match (target.calls, target.verdict) {
-        (0, _) => "no such call in these passes",
-        (_, Verdict::Inconclusive) => "inconclusive: more --rounds",
+        (0, _) => "no such call",
         (_, verdict) => verdict.words(),
     };
     let _ = writeln!(
         text,
-        "{name:<30}{:>7}{:>10}{:>9}{slope:>20}  {verdict}",
+        "{name:<23}{:>6}{:>10}{:>10}{slope:>27}  {verdict}",
         target.calls,
         show(&target.own, ms),
         show(&target.at_stake, ms)

@@ -4,7 +4,7 @@
 use super::CeilingsError;
 use super::caches::CacheLevel;
 use crate::conditions::{binary, host, now};
-use crate::processor::{ProcessorTime, involuntary_switches};
+use crate::processor::{ProcessorTime, involuntary_switches, switches_since};
 use crate::surroundings::Before;
 use ops::ceilings::{Buffers, STREAMS, barriers, peaks};
 use ops::{Features, Workers};
@@ -370,11 +370,7 @@ fn sample(
         Ok(used) => Reading::ratio(used.min(wanted), wanted, Unit::Share, 1),
         Err(why) => Known::unavailable(why, "measure on Linux, with /proc mounted"),
     };
-    let switches = match (switches, involuntary_switches()) {
-        (Ok(before), Ok(now)) => Known::Is(now.saturating_sub(before)),
-        (Err(why), _) | (_, Err(why)) => Known::unavailable(why, "measure on Linux, with /proc mounted"),
-    };
-    Ok(Load { processor_share, surroundings: watch.stop().finish(switches) })
+    Ok(Load { processor_share, surroundings: watch.stop().finish(switches_since(switches)) })
 }
 
 #[cfg(test)]
