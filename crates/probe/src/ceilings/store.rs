@@ -19,6 +19,11 @@ pub(super) fn path() -> Option<PathBuf> {
     Some(folder.join("hourglass").join(format!("ceilings-{}.json", &identity(&host())[..16])))
 }
 
+/// Part of the processor time that it could use, from which on a measurement counts as undisturbed.
+const UNDISTURBED: f64 = 0.9;
+/// For how long a disturbed one is used.
+const HELD_DOWN: Duration = Duration::from_secs(60 * 60);
+
 /// The kept ceilings for at least `threads` threads; None if there is no file.
 ///
 /// # Errors
@@ -48,8 +53,12 @@ fn fits(ceilings: &Ceilings, host: &Host, threads: u64, oldest: Duration, now: T
     }
     let made: Timestamp = ceilings.created.parse().map_err(|_| format!("has no date but '{}'", ceilings.created))?;
     let age = now.as_second() - made.as_second();
+    // What other load held down is believed for an hour only: too low a ceiling flatters every kernel.
+    let held_down = ceilings.processor_share.value().is_some_and(|share| share < UNDISTURBED);
+    let oldest = if held_down { oldest.min(HELD_DOWN) } else { oldest };
     if age > oldest.as_secs() as i64 {
-        return Err(format!("is {} hours old", age / 3600));
+        let why = if held_down { ", and was measured while other processes had the processors" } else { "" };
+        return Err(format!("is {} hours old{why}", age / 3600));
     }
     // A clock that was set back a little is no reason; a date in the future is.
     if age < -60 {
@@ -84,6 +93,7 @@ mod tests {
 
     use super::super::measure::measure;
     use super::*;
+    use record::{Reading, Unit};
     use std::sync::atomic::AtomicBool;
 
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -102,6 +112,9 @@ mod tests {
         save(&path, &ceilings).unwrap();
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
 
+        // However busy this machine is while it is tested.
+        let share = |share| Reading::measured(share, Unit::Share, 1);
+        let ceilings = Ceilings { processor_share: share(0.97), ..ceilings };
         let here = host();
         let made: Timestamp = ceilings.created.parse().unwrap();
         let later = |seconds: i64| Timestamp::from_second(made.as_second() + seconds).unwrap();
@@ -109,6 +122,9 @@ mod tests {
         assert_eq!(fits(&ceilings, &here, 1, DAY, later(86_400)), Ok(()));
         assert!(why(&ceilings, &here, 1, later(86_401)).contains("24 hours old"));
         assert!(why(&ceilings, &here, 1, later(-3600)).contains("future"));
+        let disturbed = Ceilings { processor_share: share(0.5), ..ceilings.clone() };
+        assert_eq!(fits(&disturbed, &here, 1, DAY, later(3_600)), Ok(()));
+        assert!(why(&disturbed, &here, 1, later(3_601)).contains("other processes"));
         assert!(why(&ceilings, &here, 3, made).contains("3 threads"));
         let other = Host { processors: here.processors + 1, ..here.clone() };
         assert!(why(&ceilings, &other, 1, made).contains("another machine"));
