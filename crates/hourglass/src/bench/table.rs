@@ -373,7 +373,7 @@ fn against(record: &BenchRecord, index: usize, metric: Metric) -> String {
 
 fn change(ratio: f64) -> String {
     match ratio {
-        100.0.. => "more than 100x".to_owned(),
+        100.0.. => ">100x".to_owned(),
         2.0.. => format!("{ratio:.2}x"),
         _ => format!("{:+.1} %", (ratio - 1.0) * 100.0),
     }
