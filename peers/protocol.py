@@ -10,6 +10,7 @@ Not here: anything that knows an engine.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import importlib.metadata
 import json
@@ -17,6 +18,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -41,6 +43,7 @@ class Request(Protocol):
 
 def arguments(description: str | None) -> argparse.Namespace:
     """The adapters' command line; whatever is wrong with it ends the process with 2."""
+    end_with_parent()
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--model", type=Path, required=True, help="directory with config.json and BF16 safetensors")
     parser.add_argument("--cache", type=Path, required=True, help="directory for this model's conversions")
@@ -65,6 +68,14 @@ def arguments(description: str | None) -> argparse.Namespace:
     given.ids = None if given.ids_file is None else read_ids(parser, given.ids_file, given.config["vocab_size"])
     given.cache.mkdir(parents=True, exist_ok=True)
     return given
+
+
+def end_with_parent() -> None:
+    """A parent that is killed takes this process with it, where the system can: nobody would read its lines."""
+    try:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    except (OSError, AttributeError):
+        pass
 
 
 def read_ids(parser: argparse.ArgumentParser, path: Path, vocabulary: int) -> list[int]:

@@ -147,16 +147,24 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let mut view = View::new(record_file);
     let ran = runner::run(&mut record, &mut executor, &mut view);
     // What was measured is shown even where it could not be saved.
-    let saved = ran.and_then(|()| view.finish(&record));
+    let mut saved = ran.and_then(|()| view.finish(&record));
     for (format, file) in exports {
         match format.render(&record) {
-            Ok(text) => file.finish_with(text.as_bytes())?,
+            Ok(text) => saved = together(saved, file.finish_with(text.as_bytes())),
             // An interrupted run may have nothing to export; what it has is in the record.
             Err(error) => output::note(format_args!("hourglass: {error}")),
         }
     }
     let code = report(&args, &record, &gates)?;
     saved.map(|()| code)
+}
+
+/// One of two results that is an error, the earlier; a second error is told at once.
+fn together(earlier: Result<()>, later: Result<()>) -> Result<()> {
+    if let (Err(_), Err(error)) = (&earlier, &later) {
+        output::note(format_args!("hourglass: {error:#}"));
+    }
+    earlier.and(later)
 }
 
 /// Everything printed, and the exit code.
@@ -171,7 +179,8 @@ fn report(args: &Args, record: &BenchRecord, gates: &[(String, Gate)]) -> Result
         output::note(format_args!("hourglass: interrupted: {why}"));
         return Ok(ExitCode::from(INTERRUPTED));
     }
-    let mut passed = record.coverage.is_complete() && !record.void;
+    // An arm whose output or wiring failed is a check that failed, whether or not a gate asks.
+    let mut passed = record.coverage.is_complete() && !record.void && record.arms.iter().all(|arm| arm.counts);
     for (text, gate) in gates {
         match gate.failures(record) {
             Ok(failures) => {

@@ -1,12 +1,34 @@
-//! Ctrl-C: the first sets a flag that long work looks at, the second ends the process at once.
+//! Ctrl-C: the first sets a flag that long work looks at, the second ends the process at once, and its children with it.
 //! Not here: what a verb does when interrupted.
 
 #![allow(unsafe_code, reason = "installing a signal handler, and waiting for input that a signal may interrupt")]
 
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::sync::{Arc, LazyLock};
 
 static REQUESTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
+/// The process group that a second Ctrl-C ends, or 0.
+static GROUP: AtomicI32 = AtomicI32::new(0);
+
+/// A child with a process group of its own, which Ctrl-C in the terminal does not reach. One at a time.
+pub(crate) struct OwnGroup;
+
+impl OwnGroup {
+    /// From here until the value is dropped, the second Ctrl-C kills the group of process `leader`. Drop it before the
+    /// child is waited for: its number may be another process's afterwards.
+    pub(crate) fn of(leader: u32) -> OwnGroup {
+        // 0 and 1 as groups would be this process's own and everybody's.
+        GROUP.store(i32::try_from(leader).ok().filter(|leader| *leader > 1).unwrap_or(0), SeqCst);
+        OwnGroup
+    }
+}
+
+impl Drop for OwnGroup {
+    fn drop(&mut self) {
+        GROUP.store(0, SeqCst);
+    }
+}
 
 /// The flag for what takes one: true after the first Ctrl-C (or SIGTERM).
 pub(crate) fn flag() -> Arc<AtomicBool> {
@@ -27,13 +49,19 @@ pub(crate) fn install() {
     action.sa_sigaction = handler as libc::sighandler_t;
     for signal in [libc::SIGINT, libc::SIGTERM] {
         // SAFETY: `action` is initialised, the old action is not asked for, and `on_signal` calls only what a signal
-        // handler may: an atomic swap and _exit.
+        // handler may: atomics, kill and _exit.
         unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
     }
 }
 
 extern "C" fn on_signal(_: libc::c_int) {
     if REQUESTED.swap(true, SeqCst) {
+        let group = GROUP.load(SeqCst);
+        if group > 1 {
+            // SAFETY: kill may be called from a signal handler; `OwnGroup` holds the number only while the child is not
+            // waited for, so it is no other process's.
+            unsafe { libc::kill(-group, libc::SIGKILL) };
+        }
         // SAFETY: _exit may be called from a signal handler and does not return.
         unsafe { libc::_exit(crate::failure::INTERRUPTED.into()) }
     }

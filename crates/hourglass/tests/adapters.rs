@@ -6,8 +6,9 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use record::bench::{ChildLine, ChildRequest, UNAVAILABLE_EXIT};
 use serde_json::{Value, json};
@@ -46,6 +47,29 @@ fn looks_like_a_model(directory: &Path, model_type: &str) {
     let config = json!({"model_type": model_type, "vocab_size": 512});
     std::fs::write(directory.join("config.json"), config.to_string()).unwrap();
     std::fs::write(directory.join("model.safetensors"), "").unwrap();
+}
+
+/// A shell starts it, and is killed once it is ready.
+#[test]
+#[cfg(target_os = "linux")]
+fn an_adapter_ends_with_the_process_that_started_it() {
+    let python = "import sys, time; sys.path.insert(0, sys.argv[1]); import protocol; protocol.end_with_parent(); \
+                  print('ready', flush=True); time.sleep(15); print('late', flush=True)";
+    if bare_python(Path::new("-c"), &["pass"]).is_none() {
+        return;
+    }
+    let mut shell = Command::new("sh")
+        .args(["-c", "python3 -S -B -c \"$1\" \"$2\" & wait", "sh", python])
+        .arg(root().join("peers"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    shell.kill().unwrap();
+    shell.wait().unwrap();
+    // The pipe ends when nobody holds it any more.
+    assert!(lines.next().is_none(), "it lived on");
 }
 
 #[test]

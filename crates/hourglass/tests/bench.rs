@@ -218,6 +218,11 @@ fn bad_input_is_refused_before_any_work() {
             assert!(message.contains(words), "{rest:?}: {words} in {message}");
         }
     }
+    // A device has no end to be read to.
+    for ids in ["/dev/zero", directory.path().to_str().unwrap(), "/nonexistent"] {
+        let message = refusal(&["bench", "child", "--model", "synthetic:tiny", "--ids-file", ids], 2);
+        assert!(message.contains(&format!("--ids-file {ids}: expected one JSON array")), "{message}");
+    }
     let message = refusal(&["bench", "--offline", "--model", "qwen3-0.6b"], 2);
     assert!(message.contains("Qwen3-0.6B") && message.contains("--offline"), "{message}");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing was left behind");
@@ -291,10 +296,10 @@ impl FakePeers {
 
 const HEADER: &str = r#"{"kind":"header","protocol":"bench-child/1","engine":"llama.cpp","version":"b1","settings":{"threads":2},"weights_form":"Q4_0","conversions":["rounded"]}"#;
 
-/// The request of an engine that gives these tokens.
+/// The request of an engine that gives these tokens, in times that any process lives longer than.
 fn answer(tokens: &[u32]) -> String {
     format!(
-        r#"{{"kind":"request","prefill_s":0.5,"token_s":[0.5,0.1,0.1,0.1,0.1],"to_first_token_s":0.5,"request_s":1.0,"tokens":{tokens:?},"peak_allocation_bytes":{{"unavailable":"it does not say","how_to_get":"ask it"}},"peak_rss_bytes":5000}}"#
+        r#"{{"kind":"request","prefill_s":5e-6,"token_s":[5e-6,1e-6,1e-6,1e-6,1e-6],"to_first_token_s":5e-6,"request_s":1e-5,"tokens":{tokens:?},"peak_allocation_bytes":{{"unavailable":"it does not say","how_to_get":"ask it"}},"peak_rss_bytes":5000}}"#
     )
 }
 
@@ -312,7 +317,8 @@ fn another_engine_is_an_arm_like_any_other() {
     assert!(arm.counts, "{arm:?}");
     let engine = arm.engine.known().unwrap();
     assert_eq!((engine.version.as_str(), engine.weights_form.as_str()), ("b1", "Q4_0"));
-    assert_eq!(arm.median(Metric::Prefill).value(), Some(16.0));
+    let prefill = arm.median(Metric::Prefill).value().unwrap();
+    assert!((prefill - 1.6e6).abs() < 1.0, "8 tokens in 5 microseconds: {prefill}");
     assert_eq!(arm.median(Metric::PeakRss).value(), Some(5000.0));
     assert!(arm.median(Metric::Peak).known().is_none(), "it does not say");
     assert!(record.comparison(1, Metric::Decode).is_some() && record.comparison(1, Metric::Peak).is_none());
@@ -347,6 +353,11 @@ fn whatever_a_child_does_costs_its_own_sample() {
         (format!("echo '{HEADER}'; echo '{good}'; echo '{good}'"), "went on talking"),
         (format!("echo '{HEADER}'; echo '{good}'; exit 4"), "exited with 4 after its request"),
         (format!("echo '{HEADER}'; echo '{}'", answer(&[1])), "1 tokens; 5 were expected"),
+        (
+            format!("echo '{HEADER}'; echo '{}'", good.replace("\"request_s\":1e-5", "\"request_s\":9e9")),
+            "9000000000 s, and the whole process ran for",
+        ),
+        (format!("echo '{HEADER}'; echo '{}'", good.replace("1e-6]", "0]")), "token_s is 0 s"),
         (format!("echo '{HEADER}' | sed s/child.1/child\\\\/9/; sleep 9"), "bench-child/9"),
         ("echo '{\"kind\":\"unavailable\",\"why\":\"no AVX\",\"how_to_get\":\"buy it\"}'; exit 3".to_owned(), "buy it"),
     ] {
@@ -359,6 +370,64 @@ fn whatever_a_child_does_costs_its_own_sample() {
         assert!(record.arms[0].counts && !record.void, "{script}: the control goes on");
         assert!(record.coverage.reason().unwrap().contains("llama.cpp lost 2 samples"), "{:?}", record.coverage);
     }
+}
+
+#[test]
+fn an_arm_that_does_not_count_is_a_failed_check() {
+    let script = format!("echo '{HEADER}'\necho '{}'\n", answer(&[1, 2, 3, 4, 5]));
+    let fake = FakePeers::new(&script);
+    let folder = fake.folder();
+    let words = ["--variant", "selected", "--variant", "llama.cpp", "--peers", folder.to_str().unwrap()];
+    let output = hourglass(&short(&words)).env("XDG_CACHE_HOME", fake.directory.path().join("cache")).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("its output differs: token 1 of 5"), "{text}");
+}
+
+/// A folder that vanishes is as good as a full disk, and can be made without one.
+#[test]
+fn one_export_that_cannot_be_written_hides_nothing_else() {
+    let gone = tempfile::tempdir().unwrap();
+    let script = format!("rm -rf {}\necho '{HEADER}'\necho '{}'\n", gone.path().display(), answer(&right()));
+    let fake = FakePeers::new(&script);
+    let (folder, kept) = (fake.folder(), fake.directory.path().join("kept.csv"));
+    let exports = [format!("csv={}", gone.path().join("gone.csv").display()), format!("csv={}", kept.display())];
+    let words = ["--variant", "selected", "--variant", "llama.cpp", "--peers", folder.to_str().unwrap()];
+    let output = hourglass(&short(&[&words[..], &["--export", &exports[0], "--export", &exports[1]]].concat()))
+        .env("XDG_CACHE_HOME", fake.directory.path().join("cache"))
+        .output()
+        .unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("gone.csv: cannot write"), "{message}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("llama.cpp against selected: decode"), "the tables");
+    assert_eq!(std::fs::read_to_string(&kept).unwrap().lines().count(), 5, "a head and four samples");
+}
+
+/// Two Ctrl-C before the process looks at the first: the child's group, which the terminal does not reach, ends too.
+#[test]
+fn a_second_ctrl_c_leaves_no_child_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let (began, late) = (directory.path().join("began"), directory.path().join("late"));
+    let script = format!("touch {}\nsleep 8\necho late > {}\n", began.display(), late.display());
+    let fake = FakePeers::new(&script);
+    let folder = fake.folder();
+    let child = hourglass(&short(&["--variant", "llama.cpp", "--peers", folder.to_str().unwrap()]))
+        .env("XDG_CACHE_HOME", directory.path().join("cache"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for(&began);
+    // Stopped, it sees both at once when it goes on; two signals of one kind would be one.
+    let process = child.id().to_string();
+    for signal in ["-STOP", "-INT", "-TERM", "-CONT"] {
+        assert!(Command::new("kill").args([signal, &process]).status().unwrap().success());
+    }
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    std::thread::sleep(Duration::from_secs(9));
+    assert!(!late.exists(), "the child lived on");
 }
 
 #[test]

@@ -290,6 +290,11 @@ fn requests_that_no_clock_can_have_given_are_refused() {
         (|r| r.token_s = Known::Is(vec![0.5, -0.1, 0.1, 0.1]), "-0.1 s"),
         (|r| r.request_s = f64::NAN, "NaN"),
         (|r| r.request_s = 0.0, "request_s is 0 s"),
+        (|r| r.token_s = Known::Is(vec![0.5, 0.1, 0.0, 0.1]), "token_s is 0 s"),
+        (|r| r.prefill_s = Known::Is(0.0), "prefill_s is 0 s"),
+        (|r| r.peak_rss_bytes = Known::Is(0), "peak_rss_bytes is 0 bytes"),
+        (|r| r.peak_allocation_bytes = Known::Is(0), "peak_allocation_bytes is 0 bytes"),
+        (|r| r.margins = Some(vec![0.1]), "1 margins; 4 were expected"),
         (|r| r.request_s = 0.6, "is a part"),
         (|r| r.to_first_token_s = 0.4, "prefill_s took 0.5 s"),
         (|r| r.prefill_s = Known::Is(0.2), "first of token_s"),
@@ -357,8 +362,21 @@ fn merged_chunks_give_a_rate_and_no_gaps_between_tokens() {
     assert!(request.clock(8, OUTPUT).decode_rate.known().is_none());
     if let Some(endpoint) = &mut request.endpoint {
         endpoint.chunk_s = vec![0.9, 0.8];
+        endpoint.chunk_tokens = Known::Is(vec![2, 2]);
     }
     assert!(request.check(OUTPUT).is_err(), "chunks do not arrive backwards");
+    for (counts, words) in [
+        (vec![4], "1 token counts of chunks; 2 were expected"),
+        (vec![2, 3], "5 tokens in its chunks; 4 were expected"),
+        (vec![2, u64::MAX], "tokens in its chunks"),
+    ] {
+        if let Some(endpoint) = &mut request.endpoint {
+            endpoint.chunk_s = vec![0.3, 0.9];
+            endpoint.chunk_tokens = Known::Is(counts);
+        }
+        let message = request.check(OUTPUT).unwrap_err().to_string();
+        assert!(message.contains(words), "{words} in {message}");
+    }
 }
 
 proptest! {

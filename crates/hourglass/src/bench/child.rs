@@ -2,6 +2,7 @@
 //! Not here: which processes run when (`runner.rs`), and the client of servers (`endpoint.rs`).
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -160,11 +161,17 @@ pub(crate) fn read_ids(path: &Path) -> Result<Vec<u32>> {
     let wrong = |why: String| {
         usage(format!("--ids-file {}: expected one JSON array of token ids, not empty: {why}", path.display()))
     };
-    let size = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
-    if size > MAX_IDS_BYTES {
-        return Err(wrong(format!("the file has {size} bytes")));
+    let metadata = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?;
+    // A pipe may never come to its end, and a device has none.
+    if !metadata.is_file() {
+        return Err(wrong("it is no regular file".to_owned()));
     }
-    let text = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
+    let mut text = Vec::new();
+    let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
+    file.take(MAX_IDS_BYTES + 1).read_to_end(&mut text).map_err(|error| wrong(error.to_string()))?;
+    if text.len() as u64 > MAX_IDS_BYTES {
+        return Err(wrong(format!("the file has more than {MAX_IDS_BYTES} bytes")));
+    }
     let ids: Vec<u32> = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
     if ids.is_empty() { Err(wrong("it is empty".to_owned())) } else { Ok(ids) }
 }

@@ -87,6 +87,7 @@ pub(crate) fn run(command: &ChildCommand, limit: Option<Duration>, task: Task, t
         }
     };
     let process = child.id();
+    let group = interrupt::OwnGroup::of(process);
     let tail = tail_of(&mut child);
     let lines = lines_of(&mut child);
     let mut talk = Talk { before: Some(before), watch: None, watched: None, header: None, request: None, reason: None };
@@ -94,9 +95,10 @@ pub(crate) fn run(command: &ChildCommand, limit: Option<Duration>, task: Task, t
         .and_then(|()| wait_for_end(process, start, limit, tick))
         .err();
     // The child is not waited for yet, so that its number still is its own; whatever it started ends with it.
-    if let Some(group) = Pid::from_raw(process as i32) {
-        let _ = rustix::process::kill_process_group(group, Signal::KILL);
+    if let Some(leader) = Pid::from_raw(process as i32) {
+        let _ = rustix::process::kill_process_group(leader, Signal::KILL);
     }
+    drop(group);
     let status = child.wait();
     let seconds = start.elapsed().as_secs_f64();
     let switches = match talk.request.as_ref().and_then(|request| request.involuntary_switches) {
@@ -110,7 +112,7 @@ pub(crate) fn run(command: &ChildCommand, limit: Option<Duration>, task: Task, t
     let result = match ended {
         Some(End::Interrupted) => ChildResult::Interrupted,
         Some(End::Lost(why)) => ChildResult::Lost(with_tail(why, &tail)),
-        None => talk.verdict(status, task, &tail),
+        None => talk.verdict(status, task, seconds, &tail),
     };
     Execution { process_id: Known::Is(process), started, seconds, result, surroundings }
 }
@@ -159,7 +161,8 @@ impl Talk {
         }
     }
 
-    fn verdict(self, status: std::io::Result<ExitStatus>, task: Task, tail: &Tail) -> ChildResult {
+    /// `seconds`: how long the process ran, by our clock.
+    fn verdict(self, status: std::io::Result<ExitStatus>, task: Task, seconds: f64, tail: &Tail) -> ChildResult {
         let status = match status {
             Ok(status) => status,
             Err(error) => return ChildResult::Lost(format!("its end could not be waited for: {error}")),
@@ -178,6 +181,10 @@ impl Talk {
             (None, None, Task::Prepare) if status.success() => ChildResult::Prepared,
             (_, _, Task::Prepare) => ChildResult::Lost(with_tail(format!("converting the model: {ended}"), tail)),
             (Some(header), Some(request), Task::Request(tokens)) if status.success() => match request.check(tokens) {
+                Ok(()) if request.request_s > seconds => ChildResult::Lost(format!(
+                    "its request says that it took {} s, and the whole process ran for {seconds:.3} s",
+                    request.request_s
+                )),
                 Ok(()) => ChildResult::Ran(Box::new((header, request))),
                 Err(error) => ChildResult::Lost(error.to_string()),
             },

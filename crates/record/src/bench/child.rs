@@ -136,6 +136,8 @@ pub enum ChildError {
     Count { what: &'static str, expected: u64, found: u64 },
     #[error("its request's {what} is {value} s, which no clock gives")]
     Time { what: &'static str, value: f64 },
+    #[error("its request's {what} is 0 bytes, which no process that ran holds")]
+    NoBytes { what: &'static str },
     #[error("its request says {part} took {part_s} s and {whole}, of which it is a part, {whole_s} s")]
     Order { part: &'static str, part_s: f64, whole: &'static str, whole_s: f64 },
 }
@@ -162,8 +164,8 @@ impl ChildLine {
 }
 
 impl ChildRequest {
-    /// Whether the request is one that a clock can have given: as many tokens as asked for, times that are numbers and
-    /// add up.
+    /// Whether the request is one that a clock can have given: as many tokens as asked for, times of passes that took some
+    /// time and add up, memory that is not nothing, chunks that hold no more tokens than there are.
     ///
     /// # Errors
     /// The first thing that is wrong.
@@ -176,8 +178,13 @@ impl ChildRequest {
                 Err(ChildError::Count { what, expected: output_tokens, found })
             }
         };
+        // A pass through a model takes some time: a 0 is a clock that was not read, or steps that came together.
         let time = |what, value: f64| {
-            if value.is_finite() && value >= 0.0 { Ok(()) } else { Err(ChildError::Time { what, value }) }
+            if value.is_finite() && value > 0.0 { Ok(()) } else { Err(ChildError::Time { what, value }) }
+        };
+        let bytes = |what, known: &Known<u64>| match known {
+            Known::Is(0) => Err(ChildError::NoBytes { what }),
+            _ => Ok(()),
         };
         let within = |part, part_s: f64, whole, whole_s: f64| {
             if part_s <= whole_s + ROUNDING_S * output_tokens as f64 {
@@ -188,9 +195,8 @@ impl ChildRequest {
         };
         time("to_first_token_s", self.to_first_token_s)?;
         time("request_s", self.request_s)?;
-        if self.request_s == 0.0 {
-            return Err(ChildError::Time { what: "request_s", value: 0.0 });
-        }
+        bytes("peak_allocation_bytes", &self.peak_allocation_bytes)?;
+        bytes("peak_rss_bytes", &self.peak_rss_bytes)?;
         within("to_first_token_s", self.to_first_token_s, "request_s", self.request_s)?;
         if let Known::Is(tokens) = &self.tokens {
             count("tokens", tokens.len())?;
@@ -214,7 +220,11 @@ impl ChildRequest {
                 });
             }
         }
+        if let Some(margins) = &self.margins {
+            count("margins", margins.len())?;
+        }
         if let Some(endpoint) = &self.endpoint {
+            endpoint.check(output_tokens)?;
             endpoint.chunk_s.iter().try_for_each(|value| time("chunk_s", *value))?;
             if let Some(pair) = endpoint.chunk_s.windows(2).find(|pair| pair[1] < pair[0]) {
                 return Err(ChildError::Order {
@@ -292,6 +302,22 @@ impl ChildRequest {
         clock.decode = Reading::measured(seconds, Unit::Seconds, behind);
         clock.decode_rate = Reading::ratio(behind as f64, seconds, Unit::TokensPerSecond, behind);
         clock.time_per_output_token = Reading::measured(seconds / behind as f64 * 1e6, Unit::Microseconds, behind);
+    }
+}
+
+impl EndpointTimes {
+    /// Chunks and their tokens agree with each other, and with the tokens asked for.
+    fn check(&self, output_tokens: u64) -> Result<(), ChildError> {
+        let Known::Is(counts) = &self.chunk_tokens else { return Ok(()) };
+        let (chunks, counted) = (self.chunk_s.len() as u64, counts.len() as u64);
+        if chunks != counted {
+            return Err(ChildError::Count { what: "token counts of chunks", expected: chunks, found: counted });
+        }
+        let tokens = counts.iter().fold(0_u64, |sum, count| sum.saturating_add(*count));
+        if tokens > output_tokens {
+            return Err(ChildError::Count { what: "tokens in its chunks", expected: output_tokens, found: tokens });
+        }
+        Ok(())
     }
 }
 
