@@ -72,12 +72,9 @@ impl DecisionArgs {
         !self.records.is_empty()
     }
 
-    /// The decision that these flags ask for, given the cases of this run. Reads the earlier records.
-    ///
-    /// # Errors
-    /// Some flags without the others, empty words, a checkpoint without a case or with several shapes in common.
-    pub(crate) fn plan(&self, cases: &[CaseName], machine: &MachineArgs) -> Result<Option<Plan>> {
-        let given = [
+    /// Every flag of a decision, and whether it is there.
+    fn given(&self) -> [(&'static str, bool); 8] {
+        [
             ("--decision-output", self.decision_output.is_some()),
             ("--baseline-checkpoint", self.baseline_checkpoint.is_some()),
             ("--candidate-checkpoint", self.candidate_checkpoint.is_some()),
@@ -86,7 +83,26 @@ impl DecisionArgs {
             ("--observed-effect", self.observed_effect.is_some()),
             ("--decision", self.decision.is_some()),
             ("--next-experiment", self.next_experiment.is_some()),
-        ];
+        ]
+    }
+
+    /// # Errors
+    /// A flag of a decision beside `flag`, which replays nothing.
+    pub(crate) fn refuse_beside(&self, flag: &str) -> Result<()> {
+        let records = ("--decision-record", self.has_records());
+        let Some((own, _)) = self.given().into_iter().chain([records]).find(|(_, is)| *is) else { return Ok(()) };
+        Err(usage(format!(
+            "{own} beside {flag}, which replays nothing to decide about: replay the cases, or give records of them by \
+             --decision-record, without {flag}"
+        )))
+    }
+
+    /// The decision that these flags ask for, given the cases of this run. Reads the earlier records.
+    ///
+    /// # Errors
+    /// Some flags without the others, empty words, a checkpoint without a case or with several shapes in common.
+    pub(crate) fn plan(&self, cases: &[CaseName], machine: &MachineArgs) -> Result<Option<Plan>> {
+        let given = self.given();
         let flags = |present: bool| -> Vec<&str> {
             given.iter().filter(|(_, is)| *is == present).map(|(flag, _)| *flag).collect()
         };

@@ -64,9 +64,6 @@ pub(crate) fn run(args: &Args, record: &Path) -> Result<ExitCode> {
     let Some(names) = &args.compare else {
         return Err(usage("--shapes without --compare: expected the two kernels as --compare KERNEL,KERNEL"));
     };
-    if args.decision.output().is_some() || args.decision.has_records() {
-        return Err(usage("--shapes replays no checkpoint, so it writes no decision; leave the decision flags out"));
-    }
     let registry = args.machine.solution.registry();
     let kernels = kernels(names, &registry)?;
     let recorded = recorded(args, record)?;

@@ -163,7 +163,8 @@ fn divide(amount: u64, rate: &Reading) -> Result<f64, Reading> {
         return Ok(0.0);
     }
     match rate {
-        Known::Is(rate) => Ok(amount as f64 / 1e3 / rate.value()),
+        Known::Is(rate) if rate.value() > 0.0 => Ok(amount as f64 / 1e3 / rate.value()),
+        Known::Is(_) => Err(Known::unavailable("the ceiling is no rate above zero", "`hourglass ceilings --refresh`")),
         Known::Unavailable(missing) => Err(Known::Unavailable(missing.clone())),
     }
 }
