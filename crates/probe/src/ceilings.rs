@@ -202,3 +202,23 @@ fn available_memory() -> u64 {
         Known::Unavailable(_) => 1 << 30,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_check_on_a_busy_machine_says_nothing_and_a_quick_one_always_does() {
+        let check = |difference: f64, share: f64| KnownTraffic {
+            threads: 2,
+            seconds: 0.05,
+            rate: 20.0,
+            difference,
+            processor_share: Reading::measured(share, Unit::Share, 1),
+        };
+        assert!(check(-0.3, 0.4).disturbed() && !check(-0.3, 0.4).agrees());
+        assert!(!check(-0.3, 0.98).disturbed(), "the machine has become slower");
+        assert!(!check(0.3, 0.4).disturbed(), "the ceiling was too low");
+        assert!(check(-0.05, 0.4).agrees() && check(0.05, 0.98).agrees());
+    }
+}

@@ -46,7 +46,9 @@ pub use replay::{AbsentGroup, CacheBlock, CacheCounters, GroupRow, OperatorRow, 
 pub use request::{RequestClock, RequestTimes};
 pub use samples::{Samples, SamplesError};
 pub use sensitivity::{Clocked, SensitivityRecord, Slope, Target, Verdict};
-pub use shapes::{FlashInferFile, KernelName, ShapeRow, ShapeStudy, Tensor, flashinfer_files, test_backend_ops};
+pub use shapes::{
+    FLASHINFER_OPERATORS, FlashInferFile, KernelName, ShapeRow, ShapeStudy, Tensor, flashinfer_files, test_backend_ops,
+};
 pub use subject::{Mechanisms, Subject};
 pub use wiring::Wiring;
 pub use wiring_plan::{PlannedCall, PlannedPass, Shape, Unreached, UnreachedKernel, WiringPlan};

@@ -201,7 +201,7 @@ impl Plan {
         }
         let common: Vec<&String> = before.iter().filter(|shape| after.contains(shape)).collect();
         match common[..] {
-            [_] => Ok(()),
+            [shape] => self.check_sides(cases, shape),
             [] => Err(usage(format!(
                 "the decision's checkpoints have no shape in common: {} has {}, {} has {}; replay both at the same one",
                 self.baseline,
@@ -214,6 +214,41 @@ impl Plan {
                 common.iter().map(|shape| shape.as_str()).collect::<Vec<_>>().join(", ")
             ))),
         }
+    }
+
+    /// Each side is one case; an earlier one is complete and, where the other is yet to come, of what will be replayed.
+    fn check_sides(&self, cases: &[CaseName], shape: &str) -> Result<()> {
+        let mut found = Vec::new();
+        for (flag, name) in [("--baseline-checkpoint", &self.baseline), ("--candidate-checkpoint", &self.candidate)] {
+            let wanted = format!("{name}:{shape}");
+            let coming = cases.iter().filter(|case| case.to_string() == wanted).count();
+            let earlier: Vec<&ReplayCase> = self.earlier.iter().filter(|case| case.case == wanted).collect();
+            if coming + earlier.len() != 1 {
+                return Err(usage(format!(
+                    "{flag} {name}: {wanted} is there {} times, in this run and by --decision-record; give it once",
+                    coming + earlier.len()
+                )));
+            }
+            if let Some(reason) = earlier.first().and_then(|case| case.replay.coverage.reason()) {
+                return Err(usage(format!(
+                    "--decision-record: its case {wanted} is incomplete ({reason}), so nothing can be decided about it; \
+                     replay it again"
+                )));
+            }
+            found.extend(earlier);
+        }
+        // Alone, what was recorded will be held against what is replayed here.
+        if let [case] = found[..] {
+            let here = probe::binary();
+            if case.conditions.known().is_some_and(|conditions| conditions.binary != here) {
+                return Err(usage(format!(
+                    "--decision-record: {} was replayed by another build than this one; replay both in one run, so that only \
+                     the checkpoint differs",
+                    case.case
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Writes the decision about the cases of `record` and of the earlier ones.
@@ -235,6 +270,7 @@ impl Plan {
                 self.candidate
             );
         };
+        anyhow::ensure!(!record.void, "--decision-output: a check of this replay failed; no decision was written");
         let decision = decide(&self.words, &probe::now(), before, after)
             .map_err(|error| anyhow::anyhow!("--decision-output: {error}; no decision was written"))?;
         file.finish_with_json(&decision)?;

@@ -124,8 +124,15 @@ impl Record for ReplayRecord {
     fn cross_foot(&self) -> Vec<Check> {
         let with_id = self.cases.iter().filter(|case| case.conditions_id.known().is_some()).count();
         let with_conditions = self.cases.iter().filter(|case| case.conditions.known().is_some()).count();
-        let mut checks =
-            vec![Check::counts("an id for each case's conditions", with_conditions as u64, with_id as u64)];
+        let named = |case: &&ReplayCase| {
+            let (replay, workload) = (&case.replay, &case.replay.workload);
+            case.case == format!("{}:{}:{}", replay.checkpoint, workload.phase.name(), workload.context_tokens)
+        };
+        let named = self.cases.iter().filter(named).count();
+        let mut checks = vec![
+            Check::counts("an id for each case's conditions", with_conditions as u64, with_id as u64),
+            Check::counts("cases named after what was replayed", self.cases.len() as u64, named as u64),
+        ];
         for case in &self.cases {
             for mut check in case.replay.checks() {
                 check.name = format!("{} {}", case.case, check.name);

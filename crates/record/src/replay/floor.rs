@@ -229,6 +229,16 @@ mod tests {
     }
 
     #[test]
+    fn a_rate_of_nothing_is_no_ceiling() {
+        for value in [0.0, -3.0] {
+            let none = Roof { cold: Reading::measured(value, Unit::GigabytesPerSecond, 1), ..roof() };
+            let floor = Floor::of(work(1000, 0, 0, 0), &none, &microseconds(200.0));
+            assert!(floor.memory.missing().unwrap().unavailable.contains("above zero"), "{value}");
+            assert_eq!(floor.limit.known(), Some(&Limit::Dispatch));
+        }
+    }
+
+    #[test]
     fn a_group_waits_for_each_of_its_operators() {
         let roof = roof();
         let one = Floor::of(work(2_000_000, 0, 0, 10), &roof, &microseconds(500.0));
