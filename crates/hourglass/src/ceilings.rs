@@ -19,7 +19,7 @@ const COLUMNS: usize = 4;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Largest number of threads [default: every processor]
+    /// A number of threads to measure for, beside those up to every processor
     #[arg(long, value_name = "N")]
     threads: Option<u64>,
     /// Measure now, N times each quantity, in place of what is kept [default where it must be measured: 9]
@@ -93,7 +93,11 @@ fn text(current: &Current) -> String {
     }
     table(&mut text, &chosen);
     let check = &current.check;
-    let verdict = if check.agrees() { "agrees" } else { "DISAGREES: the machine is busy, or changes its state" };
+    let verdict = match (check.agrees(), check.disturbed()) {
+        (true, _) => "agrees",
+        (false, true) => "lower, while other processes had the processors: nothing against the ceiling",
+        (false, false) => "DISAGREES: the machine changes its state",
+    };
     text += &paragraph(
         "\nKnown traffic: ",
         &format!(
@@ -179,7 +183,7 @@ fn table(text: &mut String, columns: &[&ThreadCeilings]) {
     head(text, "cost, microseconds");
     line(text, "barrier".to_owned(), &|entry| &entry.barrier);
     line(text, "dispatch".to_owned(), &|entry| &entry.dispatch);
-    text.push_str("Medians and the median deviation from them; of 4 and 8 streams the better is the ceiling.\n");
+    text.push_str("Medians and the median deviation from them. A ceiling is the best sample, of 4 and 8 streams.\n");
     for (rows, why) in missing {
         *text += &paragraph("- ", &format!("{rows}: {why}"), "  ");
     }

@@ -16,6 +16,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use probe::ceilings::CeilingsError;
 use record::{Ceilings, CeilingsUsed, Coverage, Known, LogitsMode, Protocol, Record, ReplayCase, ReplayRecord};
+use weights::ModelFiles;
 
 use crate::failure::{INTERRUPTED, Interrupted, usage};
 use crate::load::{DEFAULT_MODEL, MachineArgs, ModelArgs};
@@ -49,28 +50,28 @@ pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
     /// Rounds before the timed ones
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = 4, conflicts_with_all = ["compare_records", "sensitivity"])]
     warmup: usize,
     /// Timed rounds; each runs every group once, the order moved on by one
-    #[arg(long, value_name = "N", default_value_t = 12)]
+    #[arg(long, value_name = "N", default_value_t = 12, conflicts_with_all = ["compare_records", "sensitivity"])]
     iterations: usize,
     /// Positions that the cache is made for [default: the case's tokens]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with_all = ["compare_records", "sensitivity", "shapes"])]
     capacity: Option<usize>,
     /// Which prompt tokens get logits
-    #[arg(long, value_enum, default_value = "last")]
+    #[arg(long, value_enum, default_value = "last", conflicts_with_all = ["compare_records", "shapes"])]
     prefill_logits: PrefillLogits,
     /// Seed of the prompt's token ids
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with_all = ["compare_records", "shapes"])]
     seed: u64,
     #[command(flatten)]
     machine: MachineArgs,
     /// A record of `hourglass ceilings` that the floors are at, or `none` for no floors [default: this machine's, which are
     /// measured (about 20 s) unless today's are kept]
-    #[arg(long, value_name = "FILE|none")]
+    #[arg(long, value_name = "FILE|none", conflicts_with_all = ["compare_records", "sensitivity", "shapes"])]
     ceilings: Option<PathBuf>,
     /// Compare two replay records of the same workload, group by group, in place of replaying
-    #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with = "cases")]
+    #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with_all = ["cases", "ModelArgs", "MachineArgs"])]
     compare_records: Vec<PathBuf>,
     /// Records with one clocked request each (find or bench) of the same two checkpoints: how much of the gain arrived
     #[arg(long, value_names = ["BEFORE", "AFTER"], num_args = 2, requires = "compare_records")]
@@ -98,6 +99,14 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     args.check()?;
+    let other = [
+        ("--compare-records", !args.compare_records.is_empty()),
+        ("--shapes", args.shapes.is_some()),
+        ("--sensitivity", args.sensitivity.is_asked()),
+    ];
+    if let Some((flag, _)) = other.into_iter().find(|(_, asked)| *asked) {
+        args.decision.refuse_beside(flag)?;
+    }
     output::check_distinct(&[
         ("--json-output", args.json_output.as_deref()),
         ("--decision-output", args.decision.output()),
@@ -129,6 +138,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let record_file = output::create_if_asked("--json-output", args.json_output.as_deref())?;
     let decision_file = output::create_if_asked("--decision-output", args.decision.output())?;
+    // Before the ceilings, which take longer than to find out that there is no such model.
+    let files = if cases.is_empty() { None } else { Some(open(args, &cases)?) };
     let ceilings = match given {
         Some(given) => Known::Is(given),
         None if cases.is_empty() || args.ceilings.is_some() => {
@@ -136,7 +147,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         None => this_machine(args)?,
     };
-    let record = measure(args, &cases, &ceilings)?;
+    let record = measure(args, &cases, files.as_ref(), &ceilings)?;
     if let Some(file) = record_file {
         file.finish_with_json(&record)?;
     }
@@ -205,25 +216,38 @@ fn this_machine(args: &Args) -> Result<Known<Ceilings>> {
     }
 }
 
-/// Replays every case and closes the record. Prints each case's table as soon as it is there, unless `--json`.
-fn measure(args: &Args, cases: &[CaseName], ceilings: &Known<Ceilings>) -> Result<ReplayRecord> {
-    let mut measured: Vec<ReplayCase> = Vec::with_capacity(cases.len());
-    if !cases.is_empty() {
-        let files = args.model.open(Some(DEFAULT_MODEL))?;
-        let limit = files.config().max_positions;
-        for case in cases {
-            let longest = case.tokens.max(args.capacity.unwrap_or(0));
-            if longest > limit {
-                return Err(usage(format!(
-                    "--case {case} with a capacity of {longest} exceeds the {limit} positions of {}; ask for fewer",
-                    files.label()
-                )));
-            }
+/// The model that the cases are replayed on.
+///
+/// # Errors
+/// Files that cannot be read; a case with more positions than the model has.
+fn open(args: &Args, cases: &[CaseName]) -> Result<ModelFiles> {
+    let files = args.model.open(Some(DEFAULT_MODEL))?;
+    let limit = files.config().max_positions;
+    for case in cases {
+        let longest = case.tokens.max(args.capacity.unwrap_or(0));
+        if longest > limit {
+            return Err(usage(format!(
+                "--case {case} with a capacity of {longest} exceeds the {limit} positions of {}; ask for fewer",
+                files.label()
+            )));
         }
+    }
+    Ok(files)
+}
+
+/// Replays every case and closes the record. Prints each case's table as soon as it is there, unless `--json`.
+fn measure(
+    args: &Args,
+    cases: &[CaseName],
+    files: Option<&ModelFiles>,
+    ceilings: &Known<Ceilings>,
+) -> Result<ReplayRecord> {
+    let mut measured: Vec<ReplayCase> = Vec::with_capacity(cases.len());
+    if let Some(files) = files {
         if !args.json && args.model.model.is_none() {
             output::print(table::default_model().as_bytes())?;
         }
-        cases::replay_all(args, cases, &files, ceilings.known(), |done| {
+        cases::replay_all(args, cases, files, ceilings.known(), |done| {
             if !args.json {
                 output::print(table::case(done).as_bytes())?;
             }

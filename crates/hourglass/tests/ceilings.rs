@@ -39,6 +39,9 @@ fn what_is_measured_is_kept_and_a_broken_file_is_measured_again() {
     assert!(first.bandwidth(1, u64::MAX).value().unwrap() > 0.0);
     assert!(first.peak(record::InstructionPath::AmxInt8, 1).value() != Some(0.0), "missing is not zero");
 
+    // Asked for one thread, it has all of this machine's: the next command need not measure again.
+    let processors = std::thread::available_parallelism().unwrap().get() as u64;
+    assert!(first.workload.threads.contains(&1) && first.workload.threads.contains(&processors));
     // The kept record is used, unless the machine has changed its speed meanwhile, which is said.
     let again = ceilings(home.path(), &["--json"]);
     let told = String::from_utf8_lossy(&again.stderr).into_owned();
@@ -51,6 +54,13 @@ fn what_is_measured_is_kept_and_a_broken_file_is_measured_again() {
     let replaced = record_of(&again);
     assert_ne!(replaced.id(), first.id());
     assert_eq!(read::<Ceilings>("kept", &std::fs::read(kept(home.path())).unwrap()).unwrap().id(), replaced.id());
+
+    // A pipe that nobody writes to is not waited for.
+    std::fs::remove_file(&file).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+    let again = ceilings(home.path(), &["--json"]);
+    let told = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(told.contains("no regular file"), "{told}");
 }
 
 #[test]

@@ -147,6 +147,92 @@ fn week1_decodes_by_its_whole_prefix() {
 }
 
 #[test]
+fn an_append_inside_another_call_is_said() {
+    let text = stdout(&short(&["--case", "placed-heads:decode:24"]));
+    let line = text.lines().find(|line| line.contains("cache update")).unwrap();
+    assert!(line.contains("no call of its own"), "{line}");
+    assert!(text.contains("norm_rope_append (normalization") || text.contains("norm_rope_append\n"), "{text}");
+    assert!(text.lines().filter(|line| line.trim().contains(' ')).all(|line| line.chars().count() <= 100), "{text}");
+    let directory = tempfile::tempdir().unwrap();
+    let [before, after] = ["one-call-attention", "placed-heads"].map(|checkpoint| {
+        let file = path(&directory, checkpoint);
+        stdout(&short(&["--case", &format!("{checkpoint}:decode:24"), "--json-output", &file]));
+        file
+    });
+    let text = stdout(&["replay", "--compare-records", &before, &after]);
+    assert!(text.contains("cache update, after: no call of its own"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    // A number that was changed afterwards, a name that was: refused.
+    for (from, to) in [("\"capacity\": 24", "\"capacity\": 25"), ("placed-heads:decode:24", "selected:decode:24")] {
+        let changed = path(&directory, "changed.json");
+        let text = std::fs::read_to_string(&after).unwrap();
+        assert!(text.contains(from));
+        std::fs::write(&changed, text.replace(from, to)).unwrap();
+        let message = refusal(&["replay", "--compare-records", &before, &changed], 2);
+        assert!(message.contains("changed after it was written"), "{message}");
+    }
+}
+
+#[test]
+fn what_a_mode_does_not_do_is_refused_and_not_passed_over() {
+    let compare = &["--compare-records", "a.json", "b.json"][..];
+    let shapes = &["--shapes", "a.json", "--compare", "linear:matmul/portable,linear:vanilla/portable"][..];
+    let sensitivity = &["--sensitivity", "all"][..];
+    for (mode, flag, value) in [
+        (compare, "--hypothesis", "x"),
+        (compare, "--decision-record", "x"),
+        (compare, "--ceilings", "none"),
+        (compare, "--warmup", "4"),
+        (compare, "--model", "synthetic:tiny"),
+        (compare, "--threads", "2"),
+        (shapes, "--decision", "keep"),
+        (shapes, "--capacity", "9"),
+        (shapes, "--seed", "9"),
+        (shapes, "--output-len", "9"),
+        (sensitivity, "--baseline-checkpoint", "rope"),
+        (sensitivity, "--iterations", "3"),
+        (sensitivity, "--ceilings", "none"),
+        (&[][..], "--rounds", "3"),
+        (&[][..], "--output-len", "3"),
+    ] {
+        let message = refusal(&[&["replay"], mode, &[flag, value]].concat(), 2);
+        assert!(message.contains(flag), "{mode:?} {flag}: {message}");
+    }
+}
+
+#[test]
+fn a_shape_study_believes_no_size_of_a_record_and_finds_out_early_what_it_cannot_write() {
+    let directory = tempfile::tempdir().unwrap();
+    let found = path(&directory, "find.json");
+    let flags = ["--input-len", "12", "--output-len", "3", "--iterations", "1", "--threads", "2"];
+    stdout(&[&["find", "--model", "synthetic:tiny", "--json-output", &found], &flags[..]].concat());
+    let pair = ["--compare", "linear:matmul/portable,linear:vanilla/portable"];
+    let text = std::fs::read(&found).unwrap();
+    let record: record::FindRecord = read(&found, &text).unwrap();
+    for (tokens, output, capacity) in
+        [(u64::MAX - 1, 3, 15), (1 << 40, 3, 1 << 41), (0, 3, 15), (12, 1 << 50, 15), (12, 3, u64::MAX), (12, 3, 2)]
+    {
+        let mut changed = record.clone();
+        changed.workload.context_tokens = tokens;
+        changed.workload.output_tokens = output;
+        changed.workload.capacity = capacity;
+        changed.workload_id = changed.workload.id();
+        let hostile = path(&directory, "hostile.json");
+        std::fs::write(&hostile, serde_json::to_vec(&changed).unwrap()).unwrap();
+        let message = refusal(&[&["replay", "--shapes", &hostile], &pair[..]].concat(), 2);
+        assert!(message.contains("does not fit"), "{tokens} {output} {capacity}: {message}");
+    }
+    let message = refusal(&[&["replay", "--shapes", &found, "--case", "selected:decode:9"], &pair[..]].concat(), 2);
+    assert!(message.contains("a find/1 record") && message.contains("leave it out"), "{message}");
+    let place = path(&directory, "fi");
+    let export = format!("flashinfer={place}");
+    let softmax = ["--compare", "softmax:rows/portable,softmax:reference/portable", "--export", &export];
+    let message = refusal(&[&["replay", "--shapes", &found], &softmax[..]].concat(), 2);
+    assert!(message.contains("operator 'softmax' has no definition"), "{message}");
+    assert!(!Path::new(&place).exists());
+}
+
+#[test]
 fn bad_cases_and_numbers_are_usage_errors() {
     for (arguments, expected) in [
         (&["--case", "selected:decode"][..], "CHECKPOINT:PHASE:TOKENS"),
@@ -201,6 +287,33 @@ fn a_decision_is_written_beside_its_replays() {
     assert!(text.starts_with("Decision written."), "{text}");
     let again: DecisionRecord = read(&again, &std::fs::read(&again).unwrap()).unwrap();
     assert_eq!(again.evidence, decision_record.evidence);
+}
+
+#[test]
+fn earlier_cases_are_checked_before_any_work() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, whole, short_of_room) =
+        (path(&directory, "decision.json"), path(&directory, "whole.json"), path(&directory, "short.json"));
+    stdout(&short(&["--case", "capacity-cache:decode:24", "--json-output", &whole]));
+    let room = ["--case", "capacity-cache:decode:24", "--capacity", "16", "--json-output", &short_of_room];
+    assert_eq!(run(&short(&room)).status.code(), Some(1));
+    let selected = ["--model", "/nonexistent/model", "--case", "selected:decode:24"];
+    let with = |records: &[&str]| {
+        let records: Vec<&str> = records.iter().flat_map(|record| ["--decision-record", record]).collect();
+        refusal(&[&["replay"], &selected[..], &records, &decision(&file, "")].concat(), 2)
+    };
+    assert!(with(&[&short_of_room]).contains("is incomplete"));
+    assert!(with(&[&whole, &whole]).contains("is there 2 times"));
+    // With one complete case on each side, what is left to complain about is the model.
+    assert!(with(&[&whole]).contains("/nonexistent/model"));
+    let mut changed: ReplayRecord = read(&whole, &std::fs::read(&whole).unwrap()).unwrap();
+    if let record::Known::Is(conditions) = &mut changed.cases[0].conditions {
+        conditions.binary.version = "0.0.0".to_owned();
+    }
+    changed.close();
+    let other = path(&directory, "other.json");
+    std::fs::write(&other, serde_json::to_vec(&changed).unwrap()).unwrap();
+    assert!(with(&[&other]).contains("another build"));
 }
 
 #[test]

@@ -51,6 +51,35 @@ impl Observer for Until<'_> {
     }
 }
 
+/// Another observer's walk, given up as by [`Until`]: a single pass over a long prompt may take minutes.
+pub struct Interruptible<'a, O>(pub &'a AtomicBool, pub &'a O);
+impl<O: Observer> Observer for Interruptible<'_, O> {
+    #[inline]
+    fn wants(&self, call: &BoundCall) -> bool {
+        self.1.wants(call)
+    }
+
+    #[inline]
+    fn goes_on(&self) -> bool {
+        !self.0.load(Relaxed) && self.1.goes_on()
+    }
+
+    #[inline]
+    fn arrives(&self, worker: usize, index: usize) {
+        self.1.arrives(worker, index);
+    }
+
+    #[inline]
+    fn starts(&self, worker: usize, index: usize) {
+        self.1.starts(worker, index);
+    }
+
+    #[inline]
+    fn ends(&self, worker: usize, index: usize, call: &BoundCall) {
+        self.1.ends(worker, index, call);
+    }
+}
+
 /// Runs only the calls of one group, at their real operands; `None` runs no call at all (what dispatch itself costs).
 pub struct Only(pub Option<Group>);
 impl Observer for Only {

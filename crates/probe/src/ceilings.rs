@@ -5,8 +5,9 @@ mod caches;
 mod measure;
 mod store;
 
+use crate::processor::ProcessorTime;
 use ops::ceilings::expected_sum;
-use record::{Ceilings, Known, Level, Quantity, Traffic};
+use record::{Ceilings, Known, Level, Quantity, Reading, Traffic, Unit};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -18,6 +19,8 @@ pub const CHECK_BYTES: u64 = 1 << 30;
 /// How far the known-traffic check may be from the ceiling before the ceilings are measured again. Between two quiet minutes
 /// of a virtual machine memory differs by some percent; a tenth is another state of the machine.
 pub const CHECK_TOLERANCE: f64 = 0.10;
+/// With a smaller part of the processors a check that came out too low says how busy the machine is, and nothing about ceilings.
+const UNDISTURBED: f64 = 0.9;
 /// Attempts of the check; the fastest counts, because other load can only make it slower.
 const CHECK_ATTEMPTS: usize = 5;
 /// Older ceilings are measured again.
@@ -55,7 +58,7 @@ pub struct Current {
 }
 
 /// A read of exactly [`CHECK_BYTES`], held against the ceiling.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct KnownTraffic {
     pub threads: u64,
     pub seconds: f64,
@@ -63,6 +66,8 @@ pub struct KnownTraffic {
     pub rate: f64,
     /// `rate` less the ceiling, as a part of the ceiling.
     pub difference: f64,
+    /// Part of the processors that this process got meanwhile.
+    pub processor_share: Reading,
 }
 
 impl KnownTraffic {
@@ -70,12 +75,18 @@ impl KnownTraffic {
     pub fn agrees(&self) -> bool {
         self.difference.abs() <= CHECK_TOLERANCE
     }
+
+    /// Whether it was too slow only because other processes ran: then what it is held against may well hold.
+    pub fn disturbed(&self) -> bool {
+        self.difference < 0.0 && self.processor_share.value().is_some_and(|share| share < UNDISTURBED)
+    }
 }
 
 /// This machine's ceilings up to `threads` threads, kept in `$XDG_CACHE_HOME/hourglass` for a day.
 ///
 /// They are measured (some seconds) if none are kept, if what is kept is older than a day, of another machine, void, without
-/// an entry for `threads` or unreadable, or if the known-traffic check contradicts it.
+/// an entry for `threads` or unreadable, or if the known-traffic check contradicts it. A check that was slow while other
+/// processes had the processors contradicts nothing: measured now, the ceilings would be worse.
 /// `progress(done, total, what)` is called between samples; `cancelled` ends the measurement.
 ///
 /// # Errors
@@ -91,14 +102,17 @@ pub fn current(
         match store::load(&path, threads, OLDEST) {
             Ok(Some(ceilings)) => {
                 let check = check(&ceilings)?;
-                if check.agrees() {
-                    return Ok(Current { ceilings, fresh: false, notes: Vec::new(), check, path: Some(path) });
-                }
-                why = Some(format!(
+                let came_to = format!(
                     "a read of exactly 1 GiB came to {:.1} GB/s, {:+.0} % from the ceiling that was kept",
                     check.rate,
                     100.0 * check.difference
-                ));
+                );
+                if check.agrees() || check.disturbed() {
+                    let busy = || format!("{came_to}, but other processes were running: the kept ceilings stay");
+                    let notes = if check.agrees() { Vec::new() } else { vec![busy()] };
+                    return Ok(Current { ceilings, fresh: false, notes, check, path: Some(path) });
+                }
+                why = Some(came_to);
             }
             Ok(None) => {}
             Err(reason) => why = Some(reason),
@@ -109,7 +123,8 @@ pub fn current(
     Ok(current)
 }
 
-/// Measures the ceilings of 1 to `threads` threads, `rounds` times each, whatever is kept, and keeps them.
+/// Measures the ceilings of `threads` threads and of every number up to this machine's processors (above eight, every power of
+/// two), `rounds` times each, whatever is kept, and keeps them.
 ///
 /// # Errors
 /// As for [`current`].
@@ -119,7 +134,9 @@ pub fn refresh(
     cancelled: &AtomicBool,
     progress: &dyn Fn(usize, usize, &str),
 ) -> Result<Current, CeilingsError> {
-    let ceilings = measure::measure(threads.max(1), rounds.max(1), cancelled, progress)?;
+    let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let counts = measure::thread_counts(threads.max(1), processors);
+    let ceilings = measure::measure(&counts, rounds.max(1), cancelled, progress)?;
     let mut notes = Vec::new();
     let path = store::path();
     match &path {
@@ -143,10 +160,10 @@ pub fn check(ceilings: &Ceilings) -> Result<KnownTraffic, CeilingsError> {
     let threads = ceilings.workload.threads.last().copied().unwrap_or(1);
     let workers = measure::team(threads)?;
     let rows = ceilings.threads.iter().filter(|entry| entry.threads == threads).flat_map(|entry| &entry.bandwidth);
-    let median = |row: &record::BandwidthRow| row.rate.known().and_then(|rate| rate.median.value());
+    let highest = |row: &record::BandwidthRow| row.rate.known().and_then(|rate| rate.highest().value());
     let best = rows
         .filter(|row| row.level == Level::Memory && row.traffic == Traffic::Read)
-        .max_by(|a, b| median(a).unwrap_or(0.0).total_cmp(&median(b).unwrap_or(0.0)));
+        .max_by(|a, b| highest(a).unwrap_or(0.0).total_cmp(&highest(b).unwrap_or(0.0)));
     let footprint = best.and_then(|row| row.footprint_bytes.known().copied()).unwrap_or(CHECK_BYTES);
     let streams = best.map_or(8, |row| row.streams as usize);
     // Whole passes over a footprint that divides it, or one over all of it.
@@ -155,7 +172,8 @@ pub fn check(ceilings: &Ceilings) -> Result<KnownTraffic, CeilingsError> {
     let buffers = measure::buffers(footprint, 0, &workers)?;
     let expected = expected_sum(footprint as usize).wrapping_mul(passes);
     let ceiling = ceilings.bandwidth(threads, u64::MAX).known().copied().map_or(0.0, Quantity::value);
-    let mut fastest: Option<KnownTraffic> = None;
+    let (mut fastest, mut whole) = (f64::INFINITY, 0.0);
+    let processor = ProcessorTime::now();
     for _ in 0..CHECK_ATTEMPTS {
         let start = Instant::now();
         let found = buffers.read(&workers, footprint as usize, streams, passes);
@@ -163,13 +181,18 @@ pub fn check(ceilings: &Ceilings) -> Result<KnownTraffic, CeilingsError> {
         if found != expected {
             return Err(CeilingsError::Sum { bytes: CHECK_BYTES, expected, found });
         }
-        let rate = CHECK_BYTES as f64 / seconds / 1e9;
-        let difference = if ceiling > 0.0 { rate / ceiling - 1.0 } else { f64::MAX };
-        if fastest.is_none_or(|known| rate > known.rate) {
-            fastest = Some(KnownTraffic { threads, seconds, rate, difference });
-        }
+        whole += seconds;
+        fastest = fastest.min(seconds);
     }
-    Ok(fastest.expect("at least one attempt"))
+    let rate = CHECK_BYTES as f64 / fastest / 1e9;
+    let difference = if ceiling > 0.0 { rate / ceiling - 1.0 } else { f64::MAX };
+    let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let wanted = whole * threads.min(processors) as f64;
+    let processor_share = match processor.seconds_since() {
+        Ok(used) => Reading::ratio(used.min(wanted), wanted, Unit::Share, CHECK_ATTEMPTS as u64),
+        Err(why) => Known::unavailable(why, "check on Linux, with /proc mounted"),
+    };
+    Ok(KnownTraffic { threads, seconds: fastest, rate, difference, processor_share })
 }
 
 /// Bytes that the system could still give out; a small number if it does not say.
@@ -177,5 +200,25 @@ fn available_memory() -> u64 {
     match crate::conditions::meminfo("MemAvailable") {
         Known::Is(bytes) => bytes,
         Known::Unavailable(_) => 1 << 30,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_check_on_a_busy_machine_says_nothing_and_a_quick_one_always_does() {
+        let check = |difference: f64, share: f64| KnownTraffic {
+            threads: 2,
+            seconds: 0.05,
+            rate: 20.0,
+            difference,
+            processor_share: Reading::measured(share, Unit::Share, 1),
+        };
+        assert!(check(-0.3, 0.4).disturbed() && !check(-0.3, 0.4).agrees());
+        assert!(!check(-0.3, 0.98).disturbed(), "the machine has become slower");
+        assert!(!check(0.3, 0.4).disturbed(), "the ceiling was too low");
+        assert!(check(-0.05, 0.4).agrees() && check(0.05, 0.98).agrees());
     }
 }

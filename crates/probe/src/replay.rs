@@ -8,9 +8,10 @@ pub(crate) mod rows;
 use crate::error::Error;
 use crate::processor::ProcessorTime;
 use model::{Cache, Engine, Keep};
-use ops::{Only, Plain, Where};
+use ops::{Interruptible, Only, Plain, Where};
 use record::{CacheBlock, CacheCounters, Ceilings, Coverage, Known, Phase, Replay, Timing, Workload};
 use rows::{Calls, Row};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -76,9 +77,10 @@ pub fn replay(engine: &mut Engine, case: &Case<'_>, progress: &dyn Fn(usize, usi
 }
 
 fn measure(engine: &mut Engine, case: &Case<'_>, progress: &dyn Fn(usize, usize, &str)) -> Result<Replay, Error> {
-    let keep = match case.workload.logits {
-        record::LogitsMode::Last => Keep::Last,
-        record::LogitsMode::All => Keep::All,
+    // The setting is about prompts: a decode step has the logits of its new token, also where it runs the whole prefix.
+    let keep = match (case.workload.phase, case.workload.logits) {
+        (Phase::Decode, _) | (_, record::LogitsMode::Last) => Keep::Last,
+        (_, record::LogitsMode::All) => Keep::All,
     };
     let new = match case.workload.phase {
         Phase::Decode => case.tokens.len() - 1,
@@ -92,6 +94,7 @@ fn measure(engine: &mut Engine, case: &Case<'_>, progress: &dyn Fn(usize, usize,
     let step = engine.prepare(&mut cache, tokens, keep)?;
     let (bound, shape) = (step.bound(), step.step_shape());
     let mut groups = rows::groups(bound, &shape);
+    let absent = rows::absent(bound);
     let mut operators = if case.operators { rows::operators(bound, &shape) } else { Vec::new() };
     let mut slots: Vec<Slot> = groups.iter().map(|row| Slot::Only(row.calls)).collect();
     slots.extend([Slot::Nothing, Slot::Whole]);
@@ -134,11 +137,12 @@ fn measure(engine: &mut Engine, case: &Case<'_>, progress: &dyn Fn(usize, usize,
     if let Some(ceilings) = case.ceilings
         && case.operators
     {
-        floors::fill(&mut groups, &mut operators, ceilings, engine.options().threads as u64, &floor.median);
+        floors::fill(&mut groups, &mut operators, ceilings, engine.options().threads as u64, &floor.lowest());
     }
     let mut replay = Replay::not_measured(engine.checkpoint().name, case.workload.clone(), "not measured");
     replay.coverage = Coverage::complete();
     replay.groups = groups.into_iter().map(|row| row.row).collect();
+    replay.absent = absent;
     replay.operators = if case.operators {
         Known::Is(operators.into_iter().map(Row::into_operator).collect())
     } else {
@@ -171,18 +175,21 @@ struct Pass<'e, 't> {
 impl Pass<'_, '_> {
     /// Runs what `slot` picks of the pass once and gives its microseconds. The cache is afterwards as it was before.
     fn time(&mut self, slot: Slot, seeding: CacheCounters, timed: bool) -> Result<f64, Error> {
-        if self.engine.options().cancelled.load(Relaxed) {
-            return Err(model::Error::Interrupted.into());
-        }
+        let cancelled = Arc::clone(&self.engine.options().cancelled);
         let mut step = self.engine.prepare(&mut self.cache, self.tokens, self.keep)?;
         let start = Instant::now();
         match slot {
-            Slot::Only(Calls::Group(group)) => step.run(&Only(Some(group))),
-            Slot::Only(calls) => step.run(&Where(|call: &ops::BoundCall| calls.has(call))),
-            Slot::Nothing => step.run(&Only(None)),
-            Slot::Whole => step.run(&Plain),
+            Slot::Only(Calls::Group(group)) => step.run(&Interruptible(&cancelled, &Only(Some(group)))),
+            Slot::Only(calls) => {
+                step.run(&Interruptible(&cancelled, &Where(|call: &ops::BoundCall| calls.has(call))));
+            }
+            Slot::Nothing => step.run(&Interruptible(&cancelled, &Only(None))),
+            Slot::Whole => step.run(&Interruptible(&cancelled, &Plain)),
         }
         let elapsed = start.elapsed();
+        if cancelled.load(Relaxed) {
+            return Err(model::Error::Interrupted.into());
+        }
         if slot == Slot::Whole {
             let logits = step.commit();
             let start = Instant::now();

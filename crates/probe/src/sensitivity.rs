@@ -7,9 +7,10 @@ use crate::error::Error;
 use crate::processor::{involuntary_switches, switches_since};
 use crate::surroundings::Before;
 use model::{Engine, Keep, Prepared};
-use ops::{BoundCall, CachePolicy, Delay, Group, Plain, Traced};
+use ops::{BoundCall, CachePolicy, Delay, Group, Interruptible, Plain, Traced};
 use record::bench::Surroundings;
 use record::{Clocked, Coverage, Known, LogitsMode, Phase, Reading, Target, Unit, Verdict};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 pub use trace::{StepTimes, expected_slope};
@@ -96,7 +97,7 @@ struct Arm {
 /// Interrupted in the middle, it keeps the rounds that it has; its coverage says so.
 ///
 /// # Errors
-/// Fewer than two tokens, a step that fails, or a clock that gives no number.
+/// Fewer than two tokens, a step that fails, interruption before the first round, or a clock that gives no number.
 pub fn sensitivity(
     engine: &mut Engine,
     probe: &Probe<'_>,
@@ -105,15 +106,16 @@ pub fn sensitivity(
     if probe.output_tokens < 2 {
         return Err(Error::OutputTooShort(probe.output_tokens));
     }
+    let cancelled = Arc::clone(&engine.options().cancelled);
     let arms_per_round = 1 + 2 * probe.places.len();
     let total = 3 + arms_per_round * probe.rounds;
     progress(0, total, "warm-up request");
-    run(engine, probe, |step, _, _| step.run(&Plain))?;
+    run(engine, probe, |step, _, _| step.run(&Interruptible(&cancelled, &Plain)))?;
     progress(1, total, "traced request");
     let trace = traced(engine, probe)?;
     progress(2, total, "request without added time");
     let start = Instant::now();
-    run(engine, probe, |step, _, _| step.run(&Plain))?;
+    run(engine, probe, |step, _, _| step.run(&Interruptible(&cancelled, &Plain)))?;
     let seconds = start.elapsed().as_secs_f64();
 
     let mut targets = Vec::new();
@@ -156,16 +158,19 @@ pub fn sensitivity(
     let mut coverage = Coverage::complete();
     'rounds: for round in 0..probe.rounds {
         for place in 0..arms.len() {
-            if engine.options().cancelled.load(Relaxed) {
-                coverage = Coverage::incomplete(format!("interrupted in round {} of {}", round + 1, probe.rounds));
-                break 'rounds;
-            }
             let arm = &arms[(round + place) % arms.len()];
             let target = arm.added.map(|(index, _)| probe.places[index].name());
             progress(3 + round * arms.len() + place, total, target.unwrap_or("request without added time"));
             arm.delays.iter().for_each(Delay::reset);
             let start = Instant::now();
-            run(engine, probe, |step, index, _| step.run(&arm.delays[trace.steps[index]]))?;
+            let clocked = run(engine, probe, |step, index, _| {
+                step.run(&Interruptible(&cancelled, &arm.delays[trace.steps[index]]));
+            });
+            if let Err(Error::Model(model::Error::Interrupted)) = clocked {
+                coverage = Coverage::incomplete(format!("interrupted in round {} of {}", round + 1, probe.rounds));
+                break 'rounds;
+            }
+            clocked?;
             let request_seconds = start.elapsed().as_secs_f64();
             samples.push(Clocked {
                 round: round as u64,
@@ -181,6 +186,9 @@ pub fn sensitivity(
 }
 
 /// One request: `step(pass, number, phase)` runs each of its passes.
+///
+/// # Errors
+/// A pass that does not run, or interruption, which makes the results of the pass at hand worthless.
 fn run(
     engine: &mut Engine,
     probe: &Probe<'_>,
@@ -191,9 +199,14 @@ fn run(
     let chunk = if whole { probe.prompt.len().max(1) } else { engine.options().prefill_chunk };
     let keep = if probe.logits == LogitsMode::All { Keep::All } else { Keep::Last };
     let (mut number, mut next) = (0, 0);
+    let cancelled = Arc::clone(&engine.options().cancelled);
+    let interrupted = || cancelled.load(Relaxed).then_some(Error::Model(model::Error::Interrupted));
     for part in probe.prompt.chunks(chunk) {
         let mut pass = engine.prepare(&mut cache, part, keep)?;
         step(&mut pass, number, Phase::Prefill);
+        if let Some(error) = interrupted() {
+            return Err(error);
+        }
         let logits = pass.commit();
         next = logits.argmax(logits.rows() - 1);
         number += 1;
@@ -201,6 +214,9 @@ fn run(
     for _ in 1..probe.output_tokens {
         let mut pass = engine.prepare(&mut cache, &[next], Keep::Last)?;
         step(&mut pass, number, Phase::Decode);
+        if let Some(error) = interrupted() {
+            return Err(error);
+        }
         next = pass.commit().argmax(0);
         number += 1;
     }
@@ -252,11 +268,12 @@ impl Trace {
 
 fn traced(engine: &mut Engine, probe: &Probe<'_>) -> Result<Trace, Error> {
     let workers = engine.options().threads;
+    let cancelled = Arc::clone(&engine.options().cancelled);
     let (mut steps, mut kinds) = (Vec::new(), Vec::<Kind>::new());
     run(engine, probe, |step, _, phase| {
         let calls = step.bound().calls().len();
         let mut spans = Traced::new(workers, calls);
-        step.run(&spans);
+        step.run(&Interruptible(&cancelled, &spans));
         let rows = step.bound().program().rows;
         let same = |kind: &Kind| kind.rows == rows && kind.phase == phase && kind.times.calls() == calls;
         let kind = kinds.iter().position(same).unwrap_or_else(|| {

@@ -4,8 +4,9 @@
 use crate::error::Error;
 use crate::replay::rows::{Calls, spelled};
 use model::{Cache, Engine, Keep};
-use ops::{BoundCall, CallShape, DType, Kernel, Plain, Where};
+use ops::{BoundCall, CallShape, DType, Interruptible, Kernel, Plain, Where};
 use record::{Known, LogitsMode, Phase, ShapeRow, Tensor, Timing, Workload};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -57,6 +58,7 @@ pub fn shapes(
     let rounds = study.warmup + study.iterations;
     let total = stretches.len() * rounds;
     let mut rows = Vec::new();
+    let cancelled = Arc::clone(&engine.options().cancelled);
     for (index, stretch) in stretches.iter().enumerate() {
         let mut cache = seeded(engine, study, stretch)?;
         let tokens = &study.tokens[stretch.offset..stretch.offset + stretch.rows];
@@ -66,23 +68,23 @@ pub fn shapes(
             let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
             for kernel in order {
                 engine.prefer(Some(study.kernels[kernel]));
-                if engine.options().cancelled.load(Relaxed) {
-                    engine.prefer(None);
-                    return Err(model::Error::Interrupted.into());
-                }
                 let mut step = engine.prepare(&mut cache, tokens, stretch.keep)?;
-                step.run(&Plain);
+                step.run(&Interruptible(&cancelled, &Plain));
                 for place in &mut places {
                     if place.runs[kernel].is_err() {
                         continue;
                     }
                     let calls = place.calls;
                     let start = Instant::now();
-                    step.run(&Where(|call: &BoundCall| calls.has(call)));
+                    step.run(&Interruptible(&cancelled, &Where(|call: &BoundCall| calls.has(call))));
                     let elapsed = start.elapsed().as_secs_f64() * 1e6;
                     if round >= study.warmup {
                         place.samples[kernel].push(elapsed);
                     }
+                }
+                if cancelled.load(Relaxed) {
+                    engine.prefer(None);
+                    return Err(model::Error::Interrupted.into());
                 }
             }
         }

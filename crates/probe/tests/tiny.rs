@@ -162,6 +162,59 @@ fn a_replay_adds_up_and_names_every_group_once() {
 }
 
 #[test]
+fn groups_without_calls_say_where_their_work_is() {
+    for (checkpoint, expected) in
+        [("week1", Some("keeps no cache")), ("selected", None), ("fast", Some("norm_rope_append"))]
+    {
+        let mut engine = engine(checkpoint);
+        let replay = replayed(&mut engine, Phase::Decode, 24, 24);
+        let found: Vec<_> = replay.absent.iter().map(|absent| (absent.group.as_str(), absent.why.as_str())).collect();
+        match (expected, &found[..]) {
+            (None, []) => {}
+            (Some(words), [("cache update", why)]) => assert!(why.contains(words), "{why}"),
+            _ => panic!("{checkpoint}: {found:?}"),
+        }
+        let groups = replay.groups.iter().map(|row| row.group.as_str());
+        let mut all: Vec<&str> = groups.chain(found.iter().map(|(group, _)| *group)).collect();
+        all.sort_unstable();
+        let mut expected: Vec<_> = ops::Group::ALL.iter().map(|group| group.name()).collect();
+        expected.sort_unstable();
+        assert_eq!(all, expected, "{checkpoint}: every group once");
+    }
+}
+
+/// An observer that asks for the end in the middle of a pass, as Ctrl-C does.
+struct AsksForTheEnd<'a> {
+    after: usize,
+    flag: &'a std::sync::atomic::AtomicBool,
+    ended: std::sync::atomic::AtomicUsize,
+}
+
+impl ops::Observer for AsksForTheEnd<'_> {
+    fn ends(&self, _worker: usize, index: usize, _call: &ops::BoundCall) {
+        self.ended.fetch_add(1, Relaxed);
+        if index == self.after {
+            self.flag.store(true, Relaxed);
+        }
+    }
+}
+
+#[test]
+fn a_pass_is_given_up_in_its_middle() {
+    let mut engine = engine("selected");
+    let prompt = ids(&engine, 10);
+    let mut cache = engine.new_cache(10);
+    let workers = engine.options().threads;
+    let mut step = engine.prepare(&mut cache, &prompt, model::Keep::Last).unwrap();
+    let calls = step.bound().calls().len();
+    let flag = std::sync::atomic::AtomicBool::new(false);
+    let observer = AsksForTheEnd { after: 3, flag: &flag, ended: 0.into() };
+    step.run(&ops::Interruptible(&flag, &observer));
+    let ended = observer.ended.load(Relaxed);
+    assert!(ended >= 4 && ended < calls * workers, "{ended} of {calls} calls on {workers} workers");
+}
+
+#[test]
 fn the_cache_block_says_what_a_pass_moves() {
     let per_token = |engine: &Engine| {
         let config = engine.config();

@@ -217,6 +217,23 @@ impl Measured {
             samples,
         })
     }
+
+    /// The largest sample: what a rate's ceiling is, because other load can only take away from it.
+    pub fn highest(&self) -> Reading {
+        self.extreme(self.samples.iter().copied().fold(f64::NEG_INFINITY, f64::max))
+    }
+
+    /// The smallest sample: what a cost's ceiling is.
+    pub fn lowest(&self) -> Reading {
+        self.extreme(self.samples.iter().copied().fold(f64::INFINITY, f64::min))
+    }
+
+    fn extreme(&self, value: f64) -> Reading {
+        match &self.median {
+            Known::Is(median) => Reading::measured(value, median.unit(), self.samples.len() as u64),
+            Known::Unavailable(missing) => Known::Unavailable(missing.clone()),
+        }
+    }
 }
 
 impl Ceilings {
@@ -228,7 +245,8 @@ impl Ceilings {
     /// Most bytes per second that `threads` threads read from a footprint of `footprint_bytes`, in GB/s.
     ///
     /// The footprint is everything that is touched before a byte is used again: the weights of a whole pass, not of the call
-    /// at hand, if each pass reads every weight once. Of the measured numbers of streams the best counts.
+    /// at hand, if each pass reads every weight once. The best sample counts, of all numbers of streams and also of fewer
+    /// threads: what these do, more can do by leaving the others idle. Samples that other load slowed down are no ceiling.
     pub fn bandwidth(&self, threads: u64, footprint_bytes: u64) -> Reading {
         self.rate(threads, footprint_bytes, Traffic::Read)
     }
@@ -239,22 +257,24 @@ impl Ceilings {
         self.rate(threads, u64::MAX, Traffic::Copy)
     }
 
-    /// Most operations per second of `threads` threads through one instruction, in GFLOP/s, however it was fed.
+    /// Most operations per second of `threads` threads through one instruction, in GFLOP/s, however it was fed. As for
+    /// [`Ceilings::bandwidth`] the best sample of so many threads or fewer.
     pub fn peak(&self, path: InstructionPath, threads: u64) -> Reading {
-        let entry = match self.entry(threads) {
-            Ok(entry) => entry,
+        let entries = match self.up_to(threads) {
+            Ok(entries) => entries,
             Err(missing) => return missing,
         };
         let what = format!("{} on {threads} threads", path.name());
-        best(entry.peaks.iter().filter(|row| row.path == path).map(|row| &row.rate), &what)
+        let rows = entries.flat_map(|entry| &entry.peaks).filter(|row| row.path == path);
+        best(rows.map(|row| &row.rate), &what)
     }
 
-    /// All of `threads` workers meeting once, in microseconds.
+    /// All of `threads` workers meeting once at the quickest, in microseconds.
     pub fn barrier(&self, threads: u64) -> Reading {
         self.cost(threads, |entry| &entry.barrier)
     }
 
-    /// Starting a walk on `threads` workers and waiting for its end, in microseconds.
+    /// Starting a walk on `threads` workers and waiting for its end at the quickest, in microseconds.
     pub fn dispatch(&self, threads: u64) -> Reading {
         self.cost(threads, |entry| &entry.dispatch)
     }
@@ -268,8 +288,8 @@ impl Ceilings {
     }
 
     fn rate(&self, threads: u64, footprint: u64, traffic: Traffic) -> Reading {
-        let entry = match self.entry(threads) {
-            Ok(entry) => entry,
+        let entries = match self.up_to(threads) {
+            Ok(entries) => entries,
             Err(missing) => return missing,
         };
         // The innermost level that holds the footprint; its rows are those with the smallest bound.
@@ -278,18 +298,27 @@ impl Ceilings {
             row.traffic == traffic && measured && row.up_to_bytes.is_none_or(|most| footprint <= most)
         };
         let bound = |row: &BandwidthRow| row.up_to_bytes.unwrap_or(u64::MAX);
-        let rows: Vec<_> = entry.bandwidth.iter().filter(fits).collect();
-        let innermost = rows.iter().map(|row| bound(row)).min();
+        let innermost = |entry: &'_ ThreadCeilings| entry.bandwidth.iter().filter(fits).map(bound).min();
+        let rows = entries.flat_map(|entry| {
+            let innermost = innermost(entry);
+            entry.bandwidth.iter().filter(fits).filter(move |row| Some(bound(row)) == innermost)
+        });
         let what = format!("{} of {footprint} bytes on {threads} threads", traffic.name());
-        best(rows.into_iter().filter(|row| Some(bound(row)) == innermost).map(|row| &row.rate), &what)
+        best(rows.map(|row| &row.rate), &what)
     }
 
     fn cost(&self, threads: u64, pick: fn(&ThreadCeilings) -> &Known<Measured>) -> Reading {
         match self.entry(threads).map(pick) {
-            Ok(Known::Is(measured)) => measured.median.clone(),
+            Ok(Known::Is(measured)) => measured.lowest(),
             Ok(Known::Unavailable(missing)) => Known::Unavailable(missing.clone()),
             Err(missing) => missing,
         }
+    }
+
+    /// The entry of `threads` threads first, then those of fewer.
+    fn up_to(&self, threads: u64) -> Result<impl Iterator<Item = &ThreadCeilings>, Reading> {
+        let own = self.entry(threads)?;
+        Ok(std::iter::once(own).chain(self.threads.iter().filter(move |entry| entry.threads < threads)))
     }
 
     fn entry(&self, threads: u64) -> Result<&ThreadCeilings, Reading> {
@@ -310,12 +339,12 @@ impl Ceilings {
     }
 }
 
-/// The largest median; if there is none, why not.
+/// The largest sample; if there is none, why not.
 fn best<'a>(rates: impl Iterator<Item = &'a Known<Measured>>, what: &str) -> Reading {
     let mut best = Known::unavailable(format!("{what}: not measured"), "`hourglass ceilings --refresh`");
     for rate in rates {
         match rate {
-            Known::Is(measured) if measured.median.value() > best.value() => best = measured.median.clone(),
+            Known::Is(measured) if measured.highest().value() > best.value() => best = measured.highest(),
             Known::Unavailable(missing) if best.value().is_none() => best = Known::Unavailable(missing.clone()),
             _ => {}
         }
@@ -333,15 +362,18 @@ impl Record for Ceilings {
         ]
     }
 
-    /// Medians are those of the samples, every quantity has a sample per round, and every number of threads has an entry.
+    /// Medians are those of the samples, none of which is negative, every quantity has a sample per round, and every number of
+    /// threads has an entry.
     fn cross_foot(&self) -> Vec<Check> {
         let stated: f64 = self.measured().filter_map(|measured| measured.median.value()).sum();
         let again: f64 =
             self.measured().filter_map(|measured| Samples::new(&measured.samples).ok()).map(|all| all.median()).sum();
         let samples = self.measured().map(|measured| measured.samples.len() as u64).sum();
         let agree = self.threads.iter().zip(&self.workload.threads).filter(|(entry, n)| entry.threads == **n).count();
+        let negative = self.measured().flat_map(|measured| &measured.samples).filter(|sample| **sample < 0.0).count();
         vec![
             Check::sums("medians are those of the samples", again, stated),
+            Check::counts("samples below zero", 0, negative as u64),
             Check::counts(
                 "one sample per quantity and round",
                 self.measured().count() as u64 * self.workload.rounds,
@@ -460,7 +492,26 @@ mod tests {
         assert_eq!((at(1, 1 << 20), at(1, (1 << 20) + 1), at(2, (1 << 20) + 1)), (100.0, 50.0, 100.0));
         assert_eq!((at(2, 32 << 20), at(2, (32 << 20) + 1), at(2, u64::MAX)), (50.0, 26.0, 26.0));
         assert_eq!(ceilings.peak(InstructionPath::Fp32Avx2, 1).value(), Some(70.0));
-        assert!((ceilings.barrier(2).value().unwrap() - 0.3).abs() < 1e-12);
+        assert_eq!(ceilings.barrier(2).value(), Some(0.2), "the quickest");
+    }
+
+    #[test]
+    fn what_other_load_took_away_is_no_ceiling() {
+        let mut ceilings = example();
+        // Two threads that hardly got a processor, but for one sample: the best of them counts, or what one thread did.
+        let two = &mut ceilings.threads[1];
+        for row in &mut two.bandwidth {
+            row.rate = rate(&[0.5, 0.7]);
+        }
+        two.bandwidth[1].rate = rate(&[0.5, 25.0]);
+        for row in two.peaks.iter_mut().filter(|row| row.path == InstructionPath::Fp32Avx2) {
+            row.rate = rate(&[0.1, 0.2]);
+        }
+        assert_eq!(ceilings.bandwidth(2, u64::MAX).value(), Some(25.0));
+        assert_eq!(ceilings.bandwidth(2, 1 << 20).value(), Some(100.0), "one thread's");
+        assert_eq!(ceilings.peak(InstructionPath::Fp32Avx2, 2).value(), Some(70.0), "one thread's");
+        assert_eq!(ceilings.bandwidth(1, u64::MAX).value(), Some(13.0), "fewer threads do not get more threads' rates");
+        assert_eq!(ceilings.bandwidth(1, 1 << 20).value(), Some(100.0));
     }
 
     #[test]

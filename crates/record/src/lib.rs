@@ -42,11 +42,13 @@ pub use replay::cases::{CeilingsUsed, ReplayCase, ReplayRecord};
 pub use replay::clocked::ClockedRequest;
 pub use replay::compare::{Arrival, Change, ComparisonError, ReplayComparison, Side, compare_replays};
 pub use replay::floor::{Floor, Limit, Roof, Work};
-pub use replay::{CacheBlock, CacheCounters, GroupRow, OperatorRow, Replay, Timing};
+pub use replay::{AbsentGroup, CacheBlock, CacheCounters, GroupRow, OperatorRow, Replay, Timing};
 pub use request::{RequestClock, RequestTimes};
 pub use samples::{Samples, SamplesError};
 pub use sensitivity::{Clocked, SensitivityRecord, Slope, Target, Verdict};
-pub use shapes::{FlashInferFile, KernelName, ShapeRow, ShapeStudy, Tensor, flashinfer_files, test_backend_ops};
+pub use shapes::{
+    FLASHINFER_OPERATORS, FlashInferFile, KernelName, ShapeRow, ShapeStudy, Tensor, flashinfer_files, test_backend_ops,
+};
 pub use subject::{Mechanisms, Subject};
 pub use wiring::Wiring;
 pub use wiring_plan::{PlannedCall, PlannedPass, Shape, Unreached, UnreachedKernel, WiringPlan};

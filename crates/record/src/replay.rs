@@ -27,6 +27,9 @@ pub struct Replay {
     pub coverage: Coverage,
     /// Operator groups in program order.
     pub groups: Vec<GroupRow>,
+    /// Groups that this checkpoint's pass has no calls of, and why: neither zero nor a missing measurement.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub absent: Vec<AbsentGroup>,
     /// The same pass by operator and place in the layer, each timed alone in a rotation of its own.
     #[serde(default = "not_by_operator")]
     pub operators: Known<Vec<OperatorRow>>,
@@ -46,6 +49,15 @@ pub struct Replay {
     pub processor_share: Reading,
     /// The order within each timed round; samples are in round order.
     pub round_order: Vec<Vec<String>>,
+}
+
+/// A group without calls.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AbsentGroup {
+    pub group: String,
+    /// Where its work is done instead, or that there is none.
+    pub why: String,
 }
 
 /// One group of operators over a whole pass.
@@ -150,6 +162,12 @@ impl Timing {
             samples_us,
         })
     }
+
+    /// The smallest sample.
+    pub fn lowest(&self) -> Reading {
+        let lowest = self.samples_us.iter().copied().fold(f64::INFINITY, f64::min);
+        Reading::measured(lowest, Unit::Microseconds, self.samples_us.len() as u64)
+    }
 }
 
 impl Replay {
@@ -163,6 +181,7 @@ impl Replay {
             workload_id,
             coverage: Coverage::incomplete(reason),
             groups: Vec::new(),
+            absent: Vec::new(),
             operators: Known::unavailable(reason, how),
             sampling: Known::unavailable(reason, how),
             replay_total_us: Known::unavailable(reason, how),

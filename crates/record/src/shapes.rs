@@ -13,7 +13,7 @@ use crate::read::{Record, StoredId};
 use crate::replay::Timing;
 use crate::subject::Subject;
 use crate::workload::{Phase, Workload};
-pub use export::{FlashInferFile, flashinfer_files, test_backend_ops};
+pub use export::{FLASHINFER_OPERATORS, FlashInferFile, flashinfer_files, test_backend_ops};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

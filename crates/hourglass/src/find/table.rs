@@ -140,6 +140,9 @@ fn replayed(text: &mut String, replay: &Replay) {
     for row in &replay.groups {
         group(text, row);
     }
+    for absent in &replay.absent {
+        *text += &paragraph(&format!("  {:<39}    - ", absent.group), &absent.why, "    ");
+    }
     if let Some(timing) = replay.sampling.known() {
         timed(text, "sampling (argmax)", timing);
     }

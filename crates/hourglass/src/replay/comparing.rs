@@ -17,11 +17,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let [before_path, after_path] = &args.compare_records[..] else {
         return Err(usage(format!("{flag}: expected two files")));
     };
-    if args.decision.output().is_some() || args.decision.has_records() {
-        return Err(usage(format!(
-            "{flag} replays nothing, so it writes no decision; give the records by --decision-record instead"
-        )));
-    }
     let record_file = output::create_if_asked("--json-output", args.json_output.as_deref())?;
     let before: ReplayRecord = files::read(flag, before_path)?;
     let after: ReplayRecord = files::read(flag, after_path)?;

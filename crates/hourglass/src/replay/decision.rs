@@ -72,12 +72,9 @@ impl DecisionArgs {
         !self.records.is_empty()
     }
 
-    /// The decision that these flags ask for, given the cases of this run. Reads the earlier records.
-    ///
-    /// # Errors
-    /// Some flags without the others, empty words, a checkpoint without a case or with several shapes in common.
-    pub(crate) fn plan(&self, cases: &[CaseName], machine: &MachineArgs) -> Result<Option<Plan>> {
-        let given = [
+    /// Every flag of a decision, and whether it is there.
+    fn given(&self) -> [(&'static str, bool); 8] {
+        [
             ("--decision-output", self.decision_output.is_some()),
             ("--baseline-checkpoint", self.baseline_checkpoint.is_some()),
             ("--candidate-checkpoint", self.candidate_checkpoint.is_some()),
@@ -86,7 +83,26 @@ impl DecisionArgs {
             ("--observed-effect", self.observed_effect.is_some()),
             ("--decision", self.decision.is_some()),
             ("--next-experiment", self.next_experiment.is_some()),
-        ];
+        ]
+    }
+
+    /// # Errors
+    /// A flag of a decision beside `flag`, which replays nothing.
+    pub(crate) fn refuse_beside(&self, flag: &str) -> Result<()> {
+        let records = ("--decision-record", self.has_records());
+        let Some((own, _)) = self.given().into_iter().chain([records]).find(|(_, is)| *is) else { return Ok(()) };
+        Err(usage(format!(
+            "{own} beside {flag}, which replays nothing to decide about: replay the cases, or give records of them by \
+             --decision-record, without {flag}"
+        )))
+    }
+
+    /// The decision that these flags ask for, given the cases of this run. Reads the earlier records.
+    ///
+    /// # Errors
+    /// Some flags without the others, empty words, a checkpoint without a case or with several shapes in common.
+    pub(crate) fn plan(&self, cases: &[CaseName], machine: &MachineArgs) -> Result<Option<Plan>> {
+        let given = self.given();
         let flags = |present: bool| -> Vec<&str> {
             given.iter().filter(|(_, is)| *is == present).map(|(flag, _)| *flag).collect()
         };
@@ -185,7 +201,7 @@ impl Plan {
         }
         let common: Vec<&String> = before.iter().filter(|shape| after.contains(shape)).collect();
         match common[..] {
-            [_] => Ok(()),
+            [shape] => self.check_sides(cases, shape),
             [] => Err(usage(format!(
                 "the decision's checkpoints have no shape in common: {} has {}, {} has {}; replay both at the same one",
                 self.baseline,
@@ -198,6 +214,41 @@ impl Plan {
                 common.iter().map(|shape| shape.as_str()).collect::<Vec<_>>().join(", ")
             ))),
         }
+    }
+
+    /// Each side is one case; an earlier one is complete and, where the other is yet to come, of what will be replayed.
+    fn check_sides(&self, cases: &[CaseName], shape: &str) -> Result<()> {
+        let mut found = Vec::new();
+        for (flag, name) in [("--baseline-checkpoint", &self.baseline), ("--candidate-checkpoint", &self.candidate)] {
+            let wanted = format!("{name}:{shape}");
+            let coming = cases.iter().filter(|case| case.to_string() == wanted).count();
+            let earlier: Vec<&ReplayCase> = self.earlier.iter().filter(|case| case.case == wanted).collect();
+            if coming + earlier.len() != 1 {
+                return Err(usage(format!(
+                    "{flag} {name}: {wanted} is there {} times, in this run and by --decision-record; give it once",
+                    coming + earlier.len()
+                )));
+            }
+            if let Some(reason) = earlier.first().and_then(|case| case.replay.coverage.reason()) {
+                return Err(usage(format!(
+                    "--decision-record: its case {wanted} is incomplete ({reason}), so nothing can be decided about it; \
+                     replay it again"
+                )));
+            }
+            found.extend(earlier);
+        }
+        // Alone, what was recorded will be held against what is replayed here.
+        if let [case] = found[..] {
+            let here = probe::binary();
+            if case.conditions.known().is_some_and(|conditions| conditions.binary != here) {
+                return Err(usage(format!(
+                    "--decision-record: {} was replayed by another build than this one; replay both in one run, so that only \
+                     the checkpoint differs",
+                    case.case
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Writes the decision about the cases of `record` and of the earlier ones.
@@ -219,6 +270,7 @@ impl Plan {
                 self.candidate
             );
         };
+        anyhow::ensure!(!record.void, "--decision-output: a check of this replay failed; no decision was written");
         let decision = decide(&self.words, &probe::now(), before, after)
             .map_err(|error| anyhow::anyhow!("--decision-output: {error}; no decision was written"))?;
         file.finish_with_json(&decision)?;

@@ -13,7 +13,7 @@ use weights::ModelFiles;
 
 use super::Args;
 use super::cases::CaseName;
-use crate::failure::{INTERRUPTED, usage};
+use crate::failure::{INTERRUPTED, Interrupted, usage};
 use crate::figures::show;
 use crate::load::DEFAULT_MODEL;
 use crate::progress::Progress;
@@ -34,10 +34,10 @@ pub(crate) struct SensitivityArgs {
     #[arg(long, value_name = "GROUP|OPERATOR|all", conflicts_with_all = ["compare_records", "shapes"])]
     sensitivity: Vec<String>,
     /// With --sensitivity: tokens that each request generates after the case's prompt
-    #[arg(long, value_name = "N", default_value_t = 33)]
+    #[arg(long, value_name = "N", default_value_t = 33, requires = "sensitivity")]
     output_len: usize,
     /// With --sensitivity: rounds, each with one request as it is and two per group
-    #[arg(long, value_name = "N", default_value_t = 6)]
+    #[arg(long, value_name = "N", default_value_t = 6, requires = "sensitivity")]
     rounds: usize,
 }
 
@@ -141,7 +141,13 @@ fn measure(
         rounds: given.rounds,
         added_share: ADDED_SHARE,
     };
-    let Probed { targets, samples, coverage, surroundings } = probe::sensitivity(engine, &probe, &step)?;
+    let probed = probe::sensitivity(engine, &probe, &step).map_err(|error| match error {
+        probe::Error::Model(model::Error::Interrupted) => {
+            Interrupted("before the first request was clocked; nothing was written".to_owned()).into()
+        }
+        error => anyhow::Error::from(error),
+    });
+    let Probed { targets, samples, coverage, surroundings } = probed?;
     drop(progress);
     let capacity = prompt.len() + given.output_len;
     let mut record = SensitivityRecord {
@@ -244,7 +250,7 @@ fn line(text: &mut String, target: &Target) {
     let ms = |seconds: f64| format!("{:.2}", seconds * 1e3);
     let mut name = target.target.clone();
     if name.len() > 22 {
-        name = format!("{}...", &name[..19]);
+        name = format!("{}...", name.chars().take(19).collect::<String>());
     }
     let verdict = match (target.calls, target.verdict) {
         (0, _) => "no such call",

@@ -10,9 +10,10 @@ use ops::{Kernel, Registry};
 use probe::Shapes;
 use record::bench::BenchRecord;
 use record::{
-    Coverage, FindRecord, KernelName, Known, Phase, Protocol, Reading, Record, ReplayRecord, ShapeStudy, Subject, Unit,
-    Workload, flashinfer_files, schema_in, test_backend_ops,
+    Coverage, FLASHINFER_OPERATORS, FindRecord, KernelName, Known, Phase, Protocol, Reading, Record, ReplayRecord,
+    ShapeStudy, Subject, Unit, Workload, flashinfer_files, schema_in, test_backend_ops,
 };
+use weights::ModelFiles;
 
 use super::{Args, files, table};
 use crate::failure::{INTERRUPTED, Interrupted, usage};
@@ -64,11 +65,9 @@ pub(crate) fn run(args: &Args, record: &Path) -> Result<ExitCode> {
     let Some(names) = &args.compare else {
         return Err(usage("--shapes without --compare: expected the two kernels as --compare KERNEL,KERNEL"));
     };
-    if args.decision.output().is_some() || args.decision.has_records() {
-        return Err(usage("--shapes replays no checkpoint, so it writes no decision; leave the decision flags out"));
-    }
     let registry = args.machine.solution.registry();
     let kernels = kernels(names, &registry)?;
+    check_exports(args, kernels[0].operator)?;
     let recorded = recorded(args, record)?;
     let checkpoint = recorded.subject.checkpoint.clone();
     let options = args.machine.options("--shapes: its checkpoint", &checkpoint)?;
@@ -87,6 +86,7 @@ pub(crate) fn run(args: &Args, record: &Path) -> Result<ExitCode> {
             recorded.workload.model
         )));
     }
+    check_positions(record, &recorded.workload, &files)?;
     let (mut engine, _) = load::load(&files, options)?;
     let tokens = (recorded.workload.context_tokens + recorded.workload.output_tokens) as usize;
     let tokens = probe::prompt(tokens, files.config().vocab_size, &files.config().eos_tokens, recorded.workload.seed);
@@ -153,6 +153,37 @@ pub(crate) fn run(args: &Args, record: &Path) -> Result<ExitCode> {
     Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// # Errors
+/// A format that cannot express the operator.
+fn check_exports(args: &Args, operator: &str) -> Result<()> {
+    let flashinfer = args.export.iter().any(|export| export.format == Format::FlashInfer);
+    if flashinfer && !FLASHINFER_OPERATORS.contains(&operator) {
+        return Err(usage(format!(
+            "--export flashinfer: operator '{operator}' has no definition there; those of {} have; export test-backend-ops \
+             instead",
+            FLASHINFER_OPERATORS.join(" and ")
+        )));
+    }
+    Ok(())
+}
+
+/// # Errors
+/// A recorded workload that the model has no positions for, or that is none: its sizes are somebody's numbers.
+fn check_positions(path: &Path, workload: &Workload, files: &ModelFiles) -> Result<()> {
+    let Workload { context_tokens, output_tokens, capacity, .. } = *workload;
+    let limit = files.config().max_positions as u64;
+    let needed = context_tokens.saturating_add(output_tokens);
+    if context_tokens == 0 || needed > limit || !(context_tokens..=limit).contains(&capacity) {
+        return Err(usage(format!(
+            "--shapes {}: its workload of {context_tokens} tokens, {output_tokens} generated and a capacity of {capacity} does \
+             not fit {}, which has {limit} positions; give the record of a workload that ran on it",
+            path.display(),
+            files.label()
+        )));
+    }
+    Ok(())
+}
+
 /// The two kernels that `[OPERATOR:]NAME/ISA,[OPERATOR:]NAME/ISA` names, of one operator.
 fn kernels(names: &str, registry: &Registry) -> Result<[&'static Kernel; 2]> {
     let expected = "expected two kernels of one operator, e.g. linear:matvec/avx2,linear:matvec/portable";
@@ -202,6 +233,19 @@ fn recorded(args: &Args, path: &Path) -> Result<Recorded> {
         Known::Is(value) => Reading::measured(value.value() * factor, Unit::Seconds, value.n()),
         Known::Unavailable(missing) => Known::Unavailable(missing.clone()),
     };
+    let named = match &args.cases[..] {
+        [] => None,
+        [case] => {
+            let name = args.machine.options("--case", &case.checkpoint)?.checkpoint.name.to_owned();
+            Some(super::cases::CaseName { checkpoint: name, ..case.clone() }.to_string())
+        }
+        several => return Err(usage(format!("--shapes studies one case at a time; {} were given", several.len()))),
+    };
+    if named.is_some() && kind != ReplayRecord::SCHEMA {
+        return Err(refused(&format!(
+            "--case names a case of a replay record, and this is a {kind} record; leave it out"
+        )));
+    }
     if kind == FindRecord::SCHEMA {
         let record: FindRecord = files::read("--shapes", path)?;
         let time = record.request.known().map_or_else(
@@ -220,9 +264,8 @@ fn recorded(args: &Args, path: &Path) -> Result<Recorded> {
         return Ok(Recorded { source, subject: subject.clone(), time, workload: record.workload });
     }
     let record: ReplayRecord = files::read("--shapes", path)?;
-    let wanted = args.cases.first().map(ToString::to_string);
     let fitting: Vec<_> =
-        record.cases.iter().filter(|case| wanted.as_ref().is_none_or(|wanted| case.case == *wanted)).collect();
+        record.cases.iter().filter(|case| named.as_ref().is_none_or(|named| case.case == *named)).collect();
     let [case] = fitting[..] else {
         let known: Vec<&str> = record.cases.iter().map(|case| case.case.as_str()).collect();
         return Err(refused(&format!("name one of its cases by --case: {}", known.join(", "))));

@@ -11,11 +11,14 @@ use super::cases::Done;
 use crate::figures::{percent, show, thousands};
 use crate::prose::paragraph;
 
-/// A floor that is more than this part of the measured time contradicts it.
-const ABOVE: f64 = 1.1;
+/// Ceilings that were measured with a smaller share of the processors are lower bounds.
+const CEILINGS_BUSY: f64 = 0.95;
 
 /// Below this share of the processors the machine was too busy to measure on.
 const BUSY: f64 = 0.85;
+
+/// Ceilings and medians are no more exact than this.
+const NEAR_THE_FLOOR: f64 = 0.05;
 
 /// A larger part of the pass than this that no row explains is remarked on.
 const UNEXPLAINED: f64 = 0.05;
@@ -54,6 +57,9 @@ pub(crate) fn case(done: &Done) -> String {
     for group in &replay.groups {
         row(&mut text, &group.group, group);
     }
+    for absent in &replay.absent {
+        text += &paragraph(&format!("  {:<39}    - ", absent.group), &absent.why, "    ");
+    }
     if let Some(timing) = replay.sampling.known() {
         timed(&mut text, "sampling (argmax)", timing);
     }
@@ -64,13 +70,7 @@ pub(crate) fn case(done: &Done) -> String {
             row(&mut text, &operator.name(), &operator.row);
         }
     }
-    let operators = replay.operators.known().into_iter().flatten().map(|operator| &operator.row);
-    let part = |row: &GroupRow| row.floor.known().and_then(|floor| floor.fraction.value());
-    if replay.groups.iter().chain(operators).filter_map(part).any(|part| part > ABOVE) {
-        let why = "the machine was slower while its ceilings were measured than it is now. Measure both again \
-                   when nothing else runs: `hourglass ceilings --refresh`.";
-        text += &paragraph("  A floor is above its row's time: ", why, "    ");
-    }
+    above_the_floor(&mut text, replay);
     if let Some(group) = replay.largest() {
         let share = show(&group.timing.share, percent);
         let floor = group.floor.known().and_then(|floor| Some((floor.fraction.value()?, *floor.limit.known()?)));
@@ -84,6 +84,20 @@ pub(crate) fn case(done: &Done) -> String {
     text
 }
 
+/// Says so if rows took less than their floor: then a floor is too high, which only its ceiling can cause.
+fn above_the_floor(text: &mut String, replay: &Replay) {
+    let operators = replay.operators.known().into_iter().flatten().map(|operator| &operator.row);
+    let fractions = replay.groups.iter().chain(operators).filter_map(|row| row.floor.known()?.fraction.value());
+    let above = fractions.filter(|fraction| *fraction > 1.0 + NEAR_THE_FLOOR).count();
+    if above > 0 {
+        let why = format!(
+            "{above} rows took less time than their floor, so the ceilings were too low: measured while other processes ran, \
+             or the machine has changed its state. Do not rely on \"of it\"; `hourglass ceilings --refresh` on a quiet machine."
+        );
+        *text += &paragraph("  Above the limit: ", &why, "    ");
+    }
+}
+
 /// The end of the output: what these tables do not say, and what is wrong with the record.
 pub(crate) fn foot(record: &ReplayRecord) -> String {
     let mut text = String::new();
@@ -95,6 +109,16 @@ pub(crate) fn foot(record: &ReplayRecord) -> String {
             "Two replays compare only at the same workload: change the checkpoint and nothing else.",
         ] {
             text += &paragraph("", rule, "  ");
+        }
+        if let Some(share) = record.ceilings.known().and_then(|used| used.processor_share.value())
+            && share < CEILINGS_BUSY
+        {
+            let why = format!(
+                "this process had {} of the processors while they were measured. The machine can do more, floors are too high, \
+                 and so is \"of it\"; `hourglass ceilings --refresh` when it is quiet.",
+                percent(share)
+            );
+            text += &paragraph("Ceilings: ", &why, "  ");
         }
         if let Some(missing) = record.ceilings.missing() {
             text += &paragraph("No floors: ", &format!("{}; {}.", missing.unavailable, missing.how_to_get), "  ");
@@ -124,6 +148,13 @@ pub(crate) fn comparison(comparison: &ReplayComparison) -> String {
     let rows = comparison.groups.iter().chain([&comparison.total, &comparison.whole_pass]);
     for change in rows {
         changed(&mut text, change);
+    }
+    for change in &comparison.groups {
+        for (side, reading) in [("before", &change.before), ("after", &change.after)] {
+            if let Some(missing) = reading.missing() {
+                text += &paragraph(&format!("  {}, {side}: ", change.name), &missing.unavailable, "    ");
+            }
+        }
     }
     match &comparison.request {
         Known::Is(arrival) => {
@@ -198,7 +229,7 @@ pub(crate) fn study(study: &ShapeStudy) -> String {
 }
 
 fn changed(text: &mut String, change: &Change) {
-    let noise = if change.beyond_spread.known() == Some(&false) { "   within both spreads" } else { "" };
+    let noise = if change.beyond_spread.known() == Some(&false) { "  within spreads" } else { "" };
     let _ = writeln!(
         text,
         "  {:<39}{:>11}{:>11}{:>11}{:>9}{noise}",

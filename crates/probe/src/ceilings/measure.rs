@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 
 /// Shortest time of a sample: thousands of times what starting the workers takes.
 const SAMPLE: Duration = Duration::from_millis(8);
+/// Of a cost, which is much shorter, a sample is the fastest of so many stretches that take this time together: a worker that
+/// loses its processor for some milliseconds spoils a stretch and not the sample.
+const STRETCHES: u32 = 16;
 /// Up to so many threads every number is measured; above, every power of two and the largest.
 const EVERY: u64 = 8;
 /// The memory that is read from is at least so large, and so many times the last cache.
@@ -27,13 +30,15 @@ const TIMES_LAST_CACHE: u64 = 4;
 /// And at most what the known-traffic check reads.
 const LARGEST_MEMORY: u64 = super::CHECK_BYTES;
 
-/// The numbers of threads that are measured for a machine on which `most` are used.
-pub(super) fn thread_counts(most: u64) -> Vec<u64> {
+/// The numbers of threads that are measured on a machine with so many processors, of which `threads` are asked for: always all
+/// of the machine's, so that what is kept serves every command.
+pub(super) fn thread_counts(threads: u64, processors: u64) -> Vec<u64> {
+    let most = threads.max(processors);
     let mut counts: Vec<u64> = (1..=most.min(EVERY)).collect();
     counts.extend(std::iter::successors(Some(2 * EVERY), |n| n.checked_mul(2)).take_while(|n| *n < most));
-    if most > EVERY {
-        counts.push(most);
-    }
+    counts.extend([threads, processors]);
+    counts.sort_unstable();
+    counts.dedup();
     counts
 }
 
@@ -93,7 +98,7 @@ impl Quantity<'_> {
 
     /// Finds the number of repeats that a sample takes, while caches, pages and clocks warm up.
     fn warm_up(&mut self) {
-        let wanted = SAMPLE.as_secs_f64();
+        let wanted = (SAMPLE / self.stretches()).as_secs_f64();
         loop {
             let seconds = self.time();
             if seconds >= wanted / 4.0 || self.repeats > 1 << 40 {
@@ -104,14 +109,20 @@ impl Quantity<'_> {
         }
     }
 
+    /// Parts of a sample, of which the fastest counts.
+    fn stretches(&self) -> u32 {
+        if self.amount.is_some() { 1 } else { STRETCHES }
+    }
+
     /// One sample; the seconds that it took.
     fn sample(&mut self) -> f64 {
-        let (seconds, repeats) = (self.time(), self.repeats as f64);
+        let stretches: Vec<f64> = (0..self.stretches()).map(|_| self.time()).collect();
+        let (fastest, repeats) = (stretches.iter().copied().fold(f64::INFINITY, f64::min), self.repeats as f64);
         self.samples.push(match self.amount {
-            Some(amount) => amount * repeats / seconds / 1e9,
-            None => seconds / repeats * 1e6,
+            Some(amount) => amount * repeats / fastest / 1e9,
+            None => fastest / repeats * 1e6,
         });
-        seconds
+        stretches.iter().sum()
     }
 }
 
@@ -119,17 +130,17 @@ impl Quantity<'_> {
 /// unit, and how to do so many repeats.
 type Add<'a, 'f> = &'f mut dyn FnMut(Row, String, Option<f64>, Unit, Box<dyn Fn(u64) + 'a>);
 
-/// Measures everything for 1 to `most` threads, `rounds` times. `progress(done, total, what)` is called between samples.
+/// Measures everything for these numbers of threads, ascending and at least one, `rounds` times. `progress(done, total, what)` is called between samples.
 ///
 /// # Errors
 /// Threads or memory that the system refuses, interruption, or a clock that stands still.
 pub(super) fn measure(
-    most: u64,
+    counts: &[u64],
     rounds: u64,
     cancelled: &AtomicBool,
     progress: &dyn Fn(usize, usize, &str),
 ) -> Result<Ceilings, CeilingsError> {
-    let counts = thread_counts(most);
+    let most = counts.last().copied().unwrap_or(1);
     let teams = counts.iter().map(|threads| team(*threads)).collect::<Result<Vec<Workers>, CeilingsError>>()?;
     let largest = teams.last().expect("at least one thread");
     let caches = Caches { second: CacheLevel::of(2), third: CacheLevel::of(3) };
@@ -169,7 +180,7 @@ pub(super) fn measure(
         workload: CeilingsWorkload {
             rounds,
             sample_ms: SAMPLE.as_millis() as u64,
-            threads: counts,
+            threads: counts.to_vec(),
             streams: STREAMS.map(|streams| streams as u64).to_vec(),
             huge_pages: true,
         },
@@ -379,10 +390,13 @@ mod tests {
 
     #[test]
     fn small_machines_get_every_number_of_threads_and_large_ones_powers_of_two() {
-        assert_eq!(thread_counts(2), [1, 2]);
-        assert_eq!(thread_counts(8), [1, 2, 3, 4, 5, 6, 7, 8]);
-        assert_eq!(thread_counts(9), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
-        assert_eq!(thread_counts(48), [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 48]);
+        assert_eq!(thread_counts(2, 2), [1, 2]);
+        assert_eq!(thread_counts(8, 8), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(thread_counts(9, 9), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(thread_counts(48, 48), [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 48]);
+        assert_eq!(thread_counts(1, 2), [1, 2], "fewer are asked for: the machine's are measured too");
+        assert_eq!(thread_counts(12, 32), [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32]);
+        assert_eq!(thread_counts(3, 2), [1, 2, 3]);
     }
 
     #[test]

@@ -30,11 +30,14 @@ const HELD_DOWN: Duration = Duration::from_secs(60 * 60);
 /// Why the file is passed over.
 pub(super) fn load(path: &Path, threads: u64, oldest: Duration) -> Result<Option<Ceilings>, String> {
     let shown = path.display();
-    let file = match fs::File::open(path) {
-        Ok(file) => file,
+    // Asked before opening: opening a pipe would wait for a writer.
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => {}
+        Ok(_) => return Err(format!("{shown} is no regular file")),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(format!("{shown} cannot be read: {error}")),
-    };
+    }
+    let file = fs::File::open(path).map_err(|error| format!("{shown} cannot be read: {error}"))?;
     let mut bytes = Vec::new();
     file.take(LARGEST).read_to_end(&mut bytes).map_err(|error| format!("{shown} cannot be read: {error}"))?;
     let ceilings: Ceilings = read(&shown.to_string(), &bytes).map_err(|error| error.to_string())?;
@@ -103,7 +106,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("hourglass-ceilings-test-{}", std::process::id()));
         let path = folder.join("ceilings.json");
         assert_eq!(load(&path, 1, DAY), Ok(None));
-        let ceilings = measure(1, 2, &AtomicBool::new(false), &|_, _, _| {}).unwrap();
+        let ceilings = measure(&[1], 2, &AtomicBool::new(false), &|_, _, _| {}).unwrap();
         assert!(!ceilings.void, "{:?}", ceilings.checks);
         save(&path, &ceilings).unwrap();
         let back = load(&path, 1, DAY).unwrap().unwrap();
@@ -142,7 +145,7 @@ mod tests {
 
     #[test]
     fn an_interrupted_measurement_keeps_nothing() {
-        let error = measure(1, 2, &AtomicBool::new(true), &|_, _, _| {}).unwrap_err();
+        let error = measure(&[1], 2, &AtomicBool::new(true), &|_, _, _| {}).unwrap_err();
         assert!(error.to_string().contains("nothing was kept"), "{error}");
     }
 }

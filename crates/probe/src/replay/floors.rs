@@ -7,7 +7,7 @@ use record::{Ceilings, Floor, InstructionPath, Known, Reading, Roof};
 
 /// Fills in the floors of operators and of the groups that they belong to, from their medians.
 ///
-/// `dispatch_floor` is the replay's own: a walk that runs no call.
+/// `dispatch_floor` is the replay's own: the quickest walk that ran no call.
 pub(crate) fn fill(
     groups: &mut [Row],
     operators: &mut [Row],

@@ -1,8 +1,8 @@
 //! What a replay times: the calls of each group, and of each operator at each place of the layer, with their exact costs.
 //! Not here: timing them (`replay.rs`), and what the machine could do at most (`floors.rs`).
 
-use ops::{Bound, BoundCall, CallShape, Cost, DType, Group, SequenceShape};
-use record::{Floor, GroupRow, Known, OperatorRow, Timing, Work};
+use ops::{Bound, BoundCall, CacheUse, CallShape, Cost, DType, Group, SequenceShape};
+use record::{AbsentGroup, Floor, GroupRow, Known, OperatorRow, Timing, Work};
 use std::collections::BTreeSet;
 
 /// The calls that a walk runs, all others left out.
@@ -52,6 +52,26 @@ impl Row {
 pub(crate) fn groups(bound: &Bound, shape: &[SequenceShape]) -> Vec<Row> {
     let present = |group: &Group| bound.calls().iter().any(|call| call.group == *group);
     Group::ALL.into_iter().filter(present).map(|group| describe(bound, shape, Calls::Group(group), group)).collect()
+}
+
+/// The groups that the pass has no calls of. New keys and values may be stored by a call of another group.
+pub(crate) fn absent(bound: &Bound) -> Vec<AbsentGroup> {
+    let present = |group: &Group| bound.calls().iter().any(|call| call.group == *group);
+    let stores = |(planned, call): (&ops::Call, &BoundCall)| {
+        let stores = matches!(planned.operator.touches_cache(&planned.attributes), CacheUse::Write);
+        stores.then(|| format!("{} ({})", call.kernel.operator, call.group.name()))
+    };
+    let stored: BTreeSet<String> = bound.program().calls.iter().zip(bound.calls()).filter_map(stores).collect();
+    let why = |group: Group| match group {
+        Group::CacheUpdate if stored.is_empty() => "this checkpoint keeps no cache".to_owned(),
+        Group::CacheUpdate => {
+            let stored = stored.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+            format!("no call of its own: new keys and values are stored by {stored}, whose time contains it")
+        }
+        _ => "this pass has no such calls".to_owned(),
+    };
+    let absent = Group::ALL.into_iter().filter(|group| !present(group));
+    absent.map(|group| AbsentGroup { group: group.name().to_owned(), why: why(group) }).collect()
 }
 
 /// One row for each operator and place, in program order.

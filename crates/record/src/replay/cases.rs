@@ -7,6 +7,7 @@ use crate::conditions::Conditions;
 use crate::coverage::Coverage;
 use crate::find::Protocol;
 use crate::known::Known;
+use crate::quantity::Reading;
 use crate::read::{Record, StoredId};
 use crate::replay::Replay;
 use crate::subject::Subject;
@@ -34,18 +35,29 @@ pub struct ReplayRecord {
 }
 
 /// Which ceilings.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CeilingsUsed {
     /// [`Ceilings::id`].
     pub id: String,
     /// When they were measured.
     pub created: String,
+    /// [`Ceilings::processor_share`]: low, other load was present, and the machine can do more than these ceilings say.
+    #[serde(default = "share_not_recorded")]
+    pub processor_share: Reading,
+}
+
+fn share_not_recorded() -> Reading {
+    Known::unavailable("the record does not say", "replay again with this build")
 }
 
 impl CeilingsUsed {
     pub fn of(ceilings: &Ceilings) -> CeilingsUsed {
-        CeilingsUsed { id: ceilings.id(), created: ceilings.created.clone() }
+        CeilingsUsed {
+            id: ceilings.id(),
+            created: ceilings.created.clone(),
+            processor_share: ceilings.processor_share.clone(),
+        }
     }
 }
 
@@ -112,8 +124,15 @@ impl Record for ReplayRecord {
     fn cross_foot(&self) -> Vec<Check> {
         let with_id = self.cases.iter().filter(|case| case.conditions_id.known().is_some()).count();
         let with_conditions = self.cases.iter().filter(|case| case.conditions.known().is_some()).count();
-        let mut checks =
-            vec![Check::counts("an id for each case's conditions", with_conditions as u64, with_id as u64)];
+        let named = |case: &&ReplayCase| {
+            let (replay, workload) = (&case.replay, &case.replay.workload);
+            case.case == format!("{}:{}:{}", replay.checkpoint, workload.phase.name(), workload.context_tokens)
+        };
+        let named = self.cases.iter().filter(named).count();
+        let mut checks = vec![
+            Check::counts("an id for each case's conditions", with_conditions as u64, with_id as u64),
+            Check::counts("cases named after what was replayed", self.cases.len() as u64, named as u64),
+        ];
         for case in &self.cases {
             for mut check in case.replay.checks() {
                 check.name = format!("{} {}", case.case, check.name);

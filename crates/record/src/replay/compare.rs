@@ -106,7 +106,7 @@ pub fn compare_replays(before: &ReplayCase, after: &ReplayCase) -> Result<Replay
     names.extend(b.groups.iter().map(|row| row.group.as_str()).filter(|name| !own(name)));
     let mut groups: Vec<Change> =
         names.into_iter().map(|name| Change::of_timings(name, of_group(a, name), of_group(b, name))).collect();
-    groups.push(Change::of_timings("sampling", a.sampling.known(), b.sampling.known()));
+    groups.push(Change::of_timings("sampling", of_sampling(a), of_sampling(b)));
     let side = |side: &ReplayCase| Side {
         case: side.case.clone(),
         checkpoint: side.replay.checkpoint.clone(),
@@ -121,7 +121,7 @@ pub fn compare_replays(before: &ReplayCase, after: &ReplayCase) -> Result<Replay
         different_conditions: different_conditions(before, after),
         groups,
         total: Change::new("replay total", &a.replay_total_us, &b.replay_total_us),
-        whole_pass: Change::of_timings("the pass with all its calls", a.whole_pass.known(), b.whole_pass.known()),
+        whole_pass: Change::of_timings("the pass with all its calls", of_whole_pass(a), of_whole_pass(b)),
         request: Known::unavailable("no request was given beside the replays", "--bench BEFORE AFTER"),
         checks: Vec::new(),
         void: false,
@@ -209,11 +209,13 @@ impl Change {
         Change { name: name.to_owned(), before: before.clone(), after: after.clone(), saved, gain, beyond_spread }
     }
 
-    fn of_timings(name: &str, before: Option<&Timing>, after: Option<&Timing>) -> Change {
-        let absent = || Known::unavailable("this side has no such calls", "nothing is missing");
-        let median = |timing: Option<&Timing>| timing.map_or_else(absent, |timing| timing.median.clone());
-        let mut change = Change::new(name, &median(before), &median(after));
-        let spreads = before.zip(after).and_then(|(a, b)| Some(a.spread.value()? + b.spread.value()?));
+    fn of_timings(name: &str, before: Row<'_>, after: Row<'_>) -> Change {
+        let median = |side: &Row<'_>| match side {
+            Ok(timing) => timing.median.clone(),
+            Err(why) => Known::unavailable(why.as_str(), "nothing is missing"),
+        };
+        let mut change = Change::new(name, &median(&before), &median(&after));
+        let spreads = before.ok().zip(after.ok()).and_then(|(a, b)| Some(a.spread.value()? + b.spread.value()?));
         if let (Some(saved), Some(spreads)) = (change.saved.value(), spreads) {
             change.beyond_spread = Known::Is(saved.abs() > spreads);
         }
@@ -221,8 +223,25 @@ impl Change {
     }
 }
 
-fn of_group<'a>(replay: &'a Replay, name: &str) -> Option<&'a Timing> {
-    replay.groups.iter().find(|row| row.group == name).map(|row| &row.timing)
+/// A row of one replay, or why it has none.
+type Row<'a> = Result<&'a Timing, String>;
+
+fn of_group<'a>(replay: &'a Replay, name: &str) -> Row<'a> {
+    let row = replay.groups.iter().find(|row| row.group == name).map(|row| &row.timing);
+    let absent = replay.absent.iter().find(|absent| absent.group == name);
+    row.ok_or_else(|| absent.map_or_else(no_calls, |absent| absent.why.clone()))
+}
+
+fn of_sampling(replay: &Replay) -> Row<'_> {
+    replay.sampling.known().ok_or_else(no_calls)
+}
+
+fn of_whole_pass(replay: &Replay) -> Row<'_> {
+    replay.whole_pass.known().ok_or_else(no_calls)
+}
+
+fn no_calls() -> String {
+    "this side has no such calls".to_owned()
 }
 
 fn scaled(reading: &Reading, factor: f64) -> Reading {

@@ -163,7 +163,8 @@ fn divide(amount: u64, rate: &Reading) -> Result<f64, Reading> {
         return Ok(0.0);
     }
     match rate {
-        Known::Is(rate) => Ok(amount as f64 / 1e3 / rate.value()),
+        Known::Is(rate) if rate.value() > 0.0 => Ok(amount as f64 / 1e3 / rate.value()),
+        Known::Is(_) => Err(Known::unavailable("the ceiling is no rate above zero", "`hourglass ceilings --refresh`")),
         Known::Unavailable(missing) => Err(Known::Unavailable(missing.clone())),
     }
 }
@@ -225,6 +226,16 @@ mod tests {
         let roof = Roof { cold: none.clone(), warm: none.clone(), barrier: none, ..roof };
         let floor = Floor::of(work(1, 1, 1, 1), &roof, &microseconds(200.0));
         assert!(floor.least.known().is_none() && floor.limit.known().is_none() && floor.fraction.known().is_none());
+    }
+
+    #[test]
+    fn a_rate_of_nothing_is_no_ceiling() {
+        for value in [0.0, -3.0] {
+            let none = Roof { cold: Reading::measured(value, Unit::GigabytesPerSecond, 1), ..roof() };
+            let floor = Floor::of(work(1000, 0, 0, 0), &none, &microseconds(200.0));
+            assert!(floor.memory.missing().unwrap().unavailable.contains("above zero"), "{value}");
+            assert_eq!(floor.limit.known(), Some(&Limit::Dispatch));
+        }
     }
 
     #[test]

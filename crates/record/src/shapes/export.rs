@@ -54,6 +54,9 @@ pub struct FlashInferFile {
     pub content: String,
 }
 
+/// Operators that have a FlashInfer definition here.
+pub const FLASHINFER_OPERATORS: [&str; 2] = ["linear", "swiglu"];
+
 /// The study as a FlashInfer-Bench data set: definitions, workloads, solutions and traces.
 ///
 /// # Errors
