@@ -13,6 +13,8 @@ mod replay;
 mod request;
 mod samples;
 mod subject;
+pub mod timeline;
+pub mod trace;
 mod wiring;
 mod workload;
 
@@ -28,5 +30,6 @@ pub use replay::{CacheBlock, CacheCounters, GroupRow, Replay, Timing};
 pub use request::RequestClock;
 pub use samples::{Samples, SamplesError};
 pub use subject::{Mechanisms, Subject};
+pub use timeline::TimelineRecord;
 pub use wiring::Wiring;
 pub use workload::{LogitsMode, Phase, Workload, token_trace_hash};
