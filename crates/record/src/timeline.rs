@@ -2,9 +2,21 @@
 //! What it is computed from is a `trace::Trace`; the computations are in `timeline/`. CPU and device time overlap and are
 //! never added to each other.
 
+mod awaited;
 mod cause;
+mod evidence;
+mod gaps;
+mod operators;
+mod partition;
+mod segments;
+mod steps;
+mod summary;
 
+use cause::cause_times;
 pub use cause::{Awaited, AwaitedTime, Cause, CauseTime};
+pub use evidence::{Fault, LossKind, Lost, OffProcessor, StealReading, from_samples, from_steal, from_switches};
+pub use operators::PlannedCalls;
+pub use summary::summarise;
 
 use crate::check::Check;
 use crate::conditions::Conditions;

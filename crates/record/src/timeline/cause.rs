@@ -65,6 +65,18 @@ pub struct CauseTime {
     pub wall_ns: u64,
 }
 
+/// Sums times by cause: longest first, causes without time left out.
+pub(super) fn cause_times(times: impl Iterator<Item = (Cause, u64)>) -> Vec<CauseTime> {
+    let mut sums = [0u64; Cause::ALL.len()];
+    for (cause, wall_ns) in times {
+        sums[cause as usize] += wall_ns;
+    }
+    let all = Cause::ALL.iter().map(|&cause| CauseTime { cause, wall_ns: sums[cause as usize] });
+    let mut found: Vec<CauseTime> = all.filter(|time| time.wall_ns > 0).collect();
+    found.sort_by_key(|time| (std::cmp::Reverse(time.wall_ns), time.cause));
+    found
+}
+
 /// What the worker that came last to a barrier did while the others waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -80,6 +92,31 @@ pub enum Awaited {
     Release,
     /// No other worker's slice ended during the wait.
     Unknown,
+}
+
+impl Awaited {
+    pub const ALL: [Awaited; 7] = [
+        Awaited::Computing,
+        Awaited::Steal,
+        Awaited::Descheduled,
+        Awaited::PageFault,
+        Awaited::Elsewhere,
+        Awaited::Release,
+        Awaited::Unknown,
+    ];
+
+    /// For tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Awaited::Computing => "computing",
+            Awaited::Steal => "steal by the hypervisor",
+            Awaited::Descheduled => "descheduled",
+            Awaited::PageFault => "page fault",
+            Awaited::Elsewhere => "between calls",
+            Awaited::Release => "release",
+            Awaited::Unknown => "unknown",
+        }
+    }
 }
 
 /// Part of a lane's barrier time.

@@ -49,7 +49,7 @@ pub enum Category {
     Step,
     /// One worker's share of one call, or a kernel on a stream.
     Operator,
-    /// A worker waits for the others.
+    /// A worker waits for the others; holds no other slice.
     Barrier,
     /// Starting the device's work.
     Dispatch,

@@ -1,7 +1,7 @@
 //! The rules of a trace, checked: order, nesting, window, references. Writers and computations rely on them.
 //! Not here: whether the trace is complete; that is in the record.
 
-use crate::trace::{LaneKind, Name, SliceRef, Trace, Value};
+use crate::trace::{Category, LaneKind, Name, SliceRef, Trace, Value};
 use std::collections::HashSet;
 
 /// Which rule of a trace is broken, and where.
@@ -21,6 +21,8 @@ pub enum TraceError {
          a lane nest, so give overlapping work a lane of its own"
     )]
     Nesting { lane: String, slice: usize, end_ns: u64, outer_end_ns: u64 },
+    #[error("lane '{lane}': slice {slice} lies inside a barrier; a worker that waits does nothing else")]
+    InBarrier { lane: String, slice: usize },
     #[error("{what} at {at_ns} ns lies outside the window of {start_ns} to {end_ns} ns")]
     OutsideWindow { what: String, at_ns: u64, start_ns: u64, end_ns: u64 },
     #[error("{what} is not in order of time; sort it")]
@@ -73,8 +75,8 @@ pub fn verify(trace: &Trace) -> Result<(), TraceError> {
 
 fn lane(trace: &Trace, index: usize) -> Result<(), TraceError> {
     let lane = &trace.lanes[index];
-    // (start, end) of the slices that are open around the one looked at.
-    let mut open: Vec<u64> = Vec::new();
+    // End, and whether it is a barrier, of the slices that are open around the one looked at.
+    let mut open: Vec<(u64, bool)> = Vec::new();
     let mut before: Option<(u64, u64)> = None;
     for (number, slice) in lane.slices.iter().enumerate() {
         let (start_ns, end_ns) = (slice.start_ns, slice.end_ns);
@@ -89,15 +91,18 @@ fn lane(trace: &Trace, index: usize) -> Result<(), TraceError> {
         for at in [start_ns, end_ns] {
             inside(trace, at, what)?;
         }
-        while open.last().is_some_and(|&end| end <= start_ns) {
+        while open.last().is_some_and(|&(end, _)| end <= start_ns) {
             open.pop();
         }
-        if let Some(&outer_end_ns) = open.last()
-            && end_ns > outer_end_ns
-        {
-            return Err(TraceError::Nesting { lane: lane.name.clone(), slice: number, end_ns, outer_end_ns });
+        if let Some(&(outer_end_ns, barrier)) = open.last() {
+            if end_ns > outer_end_ns {
+                return Err(TraceError::Nesting { lane: lane.name.clone(), slice: number, end_ns, outer_end_ns });
+            }
+            if barrier {
+                return Err(TraceError::InBarrier { lane: lane.name.clone(), slice: number });
+            }
         }
-        open.push(end_ns);
+        open.push((end_ns, slice.category == Category::Barrier));
         words(trace, slice.name, &slice.args, what)?;
     }
     let what = || format!("an instant of lane '{}'", lane.name);
