@@ -7,8 +7,16 @@ use anyhow::{Context, Result, bail};
 
 /// (file in `schemas/`, its content) of every record.
 fn schemas() -> Result<Vec<(PathBuf, String)>> {
-    let text = serde_json::to_string_pretty(&record::schema()).context("a schema is JSON")? + "\n";
-    Ok(vec![(crate::root().join("schemas/find-1.json"), text)])
+    let kinds = [
+        ("bench-1", record::schema::<record::bench::BenchRecord>()),
+        ("bench-child-1", record::bench::child_schema()),
+        ("find-1", record::schema::<record::FindRecord>()),
+    ];
+    let written = kinds.into_iter().map(|(name, schema)| {
+        let text = serde_json::to_string_pretty(&schema).context("a schema is JSON")? + "\n";
+        Ok((crate::root().join(format!("schemas/{name}.json")), text))
+    });
+    written.collect()
 }
 
 pub(crate) fn write() -> Result<()> {

@@ -17,7 +17,7 @@ use crate::prose::paragraph;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Compare the programs of this checkpoint with its parent's, call by call
+    /// Compare the programs of this checkpoint with its parent's, call by call; `fast` is the newest rung
     #[arg(long, value_name = "CHECKPOINT")]
     diff: Option<String>,
     #[command(flatten)]
@@ -49,6 +49,13 @@ struct Rung {
     source: String,
 }
 
+/// A name that stands for a checkpoint.
+#[derive(Serialize)]
+struct Alias {
+    name: &'static str,
+    checkpoint: &'static str,
+}
+
 #[derive(Serialize)]
 struct Retired {
     name: &'static str,
@@ -58,6 +65,7 @@ struct Retired {
 #[derive(Serialize)]
 struct Listing {
     checkpoints: Vec<Rung>,
+    aliases: Vec<Alias>,
     retired: Vec<Retired>,
 }
 
@@ -106,6 +114,7 @@ fn listing(registry: &Registry) -> Listing {
     };
     Listing {
         checkpoints: registry.checkpoints().map(rung).collect(),
+        aliases: vec![Alias { name: ladder::FAST, checkpoint: registry.newest().name }],
         retired: ladder::RETIRED.iter().map(|(name, why)| Retired { name, why }).collect(),
     }
 }
@@ -120,6 +129,10 @@ fn list(listing: &Listing) -> String {
         text += &paragraph("  change:     ", rung.change, "              ");
         text += &paragraph("  hypothesis: ", rung.hypothesis, "              ");
         text.push('\n');
+    }
+    for Alias { name, checkpoint } in &listing.aliases {
+        let meaning = format!("{name}: stands for '{checkpoint}', the newest rung; what --checkpoint is unless given");
+        text += &paragraph("", &meaning, "  ");
     }
     for Retired { name, why } in &listing.retired {
         text += &paragraph("", &format!("{name}: retired: {why}"), "  ");

@@ -107,8 +107,8 @@ pub(crate) struct EngineArgs {
     /// Whose kernels and checkpoints to use
     #[arg(long, value_enum, default_value = "hourglass")]
     pub(crate) solution: Solution,
-    /// The rung of the ladder; `hourglass ladder` lists them
-    #[arg(long, value_name = "NAME", default_value = "selected")]
+    /// The rung of the ladder; `hourglass ladder` lists them, and `fast` stands for the newest
+    #[arg(long, value_name = "NAME", default_value = ops::ladder::FAST)]
     pub(crate) checkpoint: String,
     /// Worker threads [default: every processor]
     #[arg(long, value_name = "N")]

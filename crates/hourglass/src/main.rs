@@ -9,7 +9,6 @@ mod input;
 mod interrupt;
 mod ladder;
 mod load;
-mod memory;
 mod npy;
 mod output;
 mod progress;

@@ -14,7 +14,7 @@ use crate::failure::{Interrupted, usage};
 use crate::load::{EngineArgs, ModelArgs, OnOff};
 use crate::sampling::SamplingArgs;
 use crate::speak::{Finish, Spoken, Timings, show_rate, speak};
-use crate::{input, load, memory, output};
+use crate::{input, load, output};
 
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("what").required(true).args(["prompt", "prompt_file", "ids"])))]
@@ -125,7 +125,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     }
 
     let timings = Timings::new(prompt.len(), &spoken.steps);
-    let resident = memory::peak_resident_bytes();
+    let resident = probe::peak_resident_bytes();
     output::note(closing_line(prompt.len(), &spoken, &timings, peak_bytes, &resident));
     let generated = spoken.ids.len();
     let finish = spoken.finish;

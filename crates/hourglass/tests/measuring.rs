@@ -40,12 +40,42 @@ fn record_of(rest: &[&str]) -> FindRecord {
     read_find("stdout", text.as_bytes()).unwrap()
 }
 
+/// The name that `fast` stands for.
+fn newest() -> String {
+    let listing = json(&["ladder", "--json"]);
+    assert_eq!(listing["aliases"][0]["name"], "fast");
+    listing["aliases"][0]["checkpoint"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn fast_is_the_default_and_records_hold_the_rung_it_stands_for() {
+    let newest = newest();
+    assert_eq!(json(&["ladder", "--json"])["checkpoints"].as_array().unwrap().last().unwrap()["name"], newest[..]);
+    assert!(stdout(&["ladder"]).contains(&format!("fast: stands for '{newest}'")));
+    for rest in [&[][..], &["--checkpoint", "fast"]] {
+        let record = record_of(rest);
+        assert_eq!(record.subject.checkpoint, newest, "{rest:?}");
+        let next = record.next.known().unwrap();
+        assert_eq!(next.checkpoint.missing().unwrap().unavailable, "this is the newest rung", "{rest:?}");
+    }
+    // A checkpoint without a child that is not the newest rung says so in other words.
+    let oracle = record_of(&["--checkpoint", "reference"]);
+    assert_eq!(
+        oracle.next.known().unwrap().checkpoint.missing().unwrap().unavailable,
+        "no rung follows this checkpoint"
+    );
+    let run = json(&["run", "--model", "synthetic:tiny", "--ids", "1,2,3", "--max-tokens", "2", "--json"]);
+    assert!(!run.to_string().contains("\"fast\"") && run.to_string().contains(&format!("\"{newest}\"")), "{run}");
+    assert!(
+        stdout(&["ladder", "--diff", "fast", "--model", "synthetic:tiny"]).starts_with(&format!("'{newest}' after"))
+    );
+}
+
 #[test]
 fn find_prints_a_table_that_fits_and_names_what_matters() {
     let text = find(&[]);
     for words in [
         "synthetic:tiny@0",
-        "checkpoint 'selected'",
         "W4 g128",
         "prefill wiring",
         "2 of 2 layers dispatched as planned",
@@ -57,7 +87,8 @@ fn find_prints_a_table_that_fits_and_names_what_matters() {
         "unexplained",
         "One step must move",
         "Next: ",
-        "The ladder ends at 'selected'",
+        &format!("checkpoint '{}'", newest()),
+        &format!("The ladder ends at '{}'", newest()),
     ] {
         assert!(text.contains(words), "{words} is missing:\n{text}");
     }

@@ -8,7 +8,8 @@
 //! like one that a checkpoint chooses takes that one's place; an operator that no checkpoint names uses the last one listed.
 //!
 //! # A checkpoint
-//! One constant made by struct update from its parent, and its name in `CHECKPOINTS`:
+//! One constant made by struct update from its parent, and its name in `CHECKPOINTS`. The last of them is then what
+//! `--checkpoint fast` (the default) means with `--solution lab`:
 //!
 //! ```
 //! use ops::{Checkpoint, Tolerance, ladder};
@@ -102,6 +103,7 @@ mod tests {
         let registry = registry();
         for checkpoint in CHECKPOINTS {
             assert_eq!(registry.checkpoints().filter(|other| other.name == checkpoint.name).count(), 1);
+            assert_ne!(checkpoint.name, ops::ladder::FAST, "an alias: it stands for your last checkpoint already");
             assert!(checkpoint.parent.is_some(), "{}", checkpoint.name);
         }
     }

@@ -77,7 +77,7 @@ fn greedy_text_parts_from_float32_only_where_it_hesitates() {
     let tokenizer = files.tokenizer().unwrap();
     let template: ChatTemplate = files.chat_template().unwrap().unwrap();
     // One rung of each kind of arithmetic in decode; the oracle's plain loops would take minutes a prompt.
-    for checkpoint in ["kv-cache", "quantized-matvec", "selected"] {
+    for checkpoint in ["kv-cache", "quantized-matvec", "selected", ops::ladder::FAST] {
         let mut engine = engine(&files, checkpoint);
         for generation in expected()["generations"].as_array().unwrap() {
             let prompt = generation["prompt"].as_str().unwrap();

@@ -21,6 +21,10 @@ pub const ALL: &[&Checkpoint] = &[
     &SELECTED,
 ];
 
+/// The name that stands for the newest rung of whichever registry is asked: what engines use unless told otherwise. It is
+/// resolved where it is given, so records hold the rung's own name and stay true when the ladder grows.
+pub const FAST: &str = "fast";
+
 /// Names that once were rungs, and why they are not.
 pub const RETIRED: &[(&str, &str)] = &[
     (

@@ -49,18 +49,54 @@ impl Registry {
         ladder::ALL.iter().copied().chain(self.extra_checkpoints.iter().copied())
     }
 
-    /// The checkpoint of this name.
+    /// The newest rung, which [`ladder::FAST`] stands for: the last of ours, or the user's last if there is one.
+    pub fn newest(&self) -> &'static Checkpoint {
+        self.checkpoints().last().expect("the ladder has rungs")
+    }
+
+    /// The checkpoint of this name; [`ladder::FAST`] is the newest rung's.
     ///
     /// # Errors
     /// A sentence for a retired name, or the list of known names.
     pub fn checkpoint(&self, name: &str) -> Result<&'static Checkpoint, String> {
+        if name == ladder::FAST {
+            return Ok(self.newest());
+        }
         if let Some(found) = self.checkpoints().find(|checkpoint| checkpoint.name == name) {
             return Ok(found);
         }
         if let Some((_, why)) = ladder::RETIRED.iter().find(|(retired, _)| *retired == name) {
             return Err(format!("checkpoint '{name}' is retired: {why}"));
         }
-        let known: Vec<_> = self.checkpoints().map(|checkpoint| checkpoint.name).collect();
+        let known: Vec<_> =
+            self.checkpoints().map(|checkpoint| checkpoint.name).chain(std::iter::once(ladder::FAST)).collect();
         Err(format!("unknown checkpoint '{name}'; known ones are {}", known.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    static MINE: Checkpoint = Checkpoint { name: "mine", parent: Some(&ladder::WEEK1), ..ladder::WEEK1 };
+
+    #[test]
+    fn fast_is_the_newest_rung_and_no_checkpoint_of_its_own() {
+        let standard = Registry::standard();
+        let last = ladder::ALL[ladder::ALL.len() - 1];
+        assert_eq!(standard.checkpoint(ladder::FAST).unwrap().name, last.name);
+        assert_eq!(Registry::with(&[], &[&MINE]).checkpoint(ladder::FAST).unwrap().name, "mine");
+        assert!(standard.checkpoints().all(|checkpoint| checkpoint.name != ladder::FAST));
+        // Whoever mistypes a name is told of the alias too.
+        assert!(standard.checkpoint("fastest").unwrap_err().ends_with(", fast"));
+    }
+
+    #[test]
+    fn the_newest_rung_descends_from_every_other() {
+        let line: Vec<_> = Registry::standard().newest().lineage().iter().map(|rung| rung.name).collect();
+        let rungs: Vec<_> = ladder::ALL[1..].iter().map(|rung| rung.name).collect();
+        assert_eq!(line, rungs);
     }
 }

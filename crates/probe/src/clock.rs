@@ -2,10 +2,11 @@
 //! Not here: which operator the time went to (`replay.rs`).
 
 use crate::error::Error;
-use crate::processor::ProcessorTime;
+use crate::processor::{ProcessorTime, involuntary_switches};
+use crate::resident::{peak_resident_bytes, reset_peak_resident};
 use crate::wiring::tally;
 use model::{Cache, Dispatches, Engine, Keep};
-use record::{Coverage, Known, LogitsMode, Phase, Reading, RequestClock, Samples, Unit, Wiring, token_trace_hash};
+use record::{Known, LogitsMode, Phase, Reading, RequestClock, RequestTimes, Unit, Wiring, token_trace_hash};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,12 @@ pub struct Clocked {
     pub clock: Known<RequestClock>,
     /// Prefill, then decode; as far as the request came.
     pub wiring: Vec<Wiring>,
+    /// Generated ids, as far as the request came.
+    pub tokens: Vec<u32>,
+    /// Whether the peak of physical memory is the request's alone; else it is the process's since its start.
+    pub rss_of_request: bool,
+    /// How often a thread of this process lost its processor to another during the request.
+    pub involuntary_switches: Known<u64>,
 }
 
 /// Runs `request.warmup` requests unclocked, then one clocked. `progress(done, total, what)` is called between requests.
@@ -62,13 +69,20 @@ pub fn clock(
     let release = Instant::now();
     drop(run.cache.take());
     run.elapsed += release.elapsed();
-    Ok(Clocked { clock: Known::Is(readings(request, &run)), wiring })
+    Ok(Clocked {
+        clock: Known::Is(readings(request, &run)),
+        wiring,
+        tokens: run.output,
+        rss_of_request: run.rss_of_request,
+        involuntary_switches: run.involuntary_switches,
+    })
 }
 
 impl Clocked {
     fn interrupted(place: &str) -> Clocked {
         let clock = Known::unavailable(format!("interrupted {place}"), "run again and let it finish");
-        Clocked { clock, wiring: Vec::new() }
+        let switches = Known::unavailable("the request was not clocked", "run again and let it finish");
+        Clocked { clock, wiring: Vec::new(), tokens: Vec::new(), rss_of_request: false, involuntary_switches: switches }
     }
 }
 
@@ -96,6 +110,9 @@ struct Run {
     /// From set-up of input and cache to the last token.
     elapsed: Duration,
     peak_bytes: usize,
+    peak_rss: Reading,
+    rss_of_request: bool,
+    involuntary_switches: Known<u64>,
     processor_share: Reading,
     prefill_dispatches: Vec<Dispatches>,
 }
@@ -114,17 +131,54 @@ impl Run {
 fn finite(engine: &mut Engine, request: &Request<'_>) -> Result<bool, Error> {
     let mut cache = engine.new_cache(request.capacity());
     let mut row = Vec::new();
-    match engine.forward(&mut cache, request.prompt, Keep::Last) {
-        Ok(logits) => logits.row(0, &mut row),
+    // The request's own shape, so that no other program is bound and counted in its peak.
+    match engine.forward(&mut cache, request.prompt, request.keep()) {
+        Ok(logits) => logits.row(logits.rows() - 1, &mut row),
         Err(model::Error::Interrupted) => return Ok(false),
         Err(error) => return Err(error.into()),
     }
     if row.iter().all(|logit| logit.is_finite()) { Ok(true) } else { Err(model::Error::Logits.into()) }
 }
 
+/// How far the chosen token's logit is above the next best, for each token of one more request like the clocked one:
+/// where two kernels may rightly choose differently. `None` if it was interrupted.
+///
+/// # Errors
+/// A step that fails.
+pub fn margins(engine: &mut Engine, request: &Request<'_>) -> Result<Option<Vec<f64>>, Error> {
+    let mut cache = engine.new_cache(request.capacity());
+    let (mut margins, mut row) = (Vec::with_capacity(request.output_tokens), Vec::new());
+    let mut fed = Vec::new();
+    while margins.len() < request.output_tokens {
+        let (tokens, keep) = if fed.is_empty() { (request.prompt, request.keep()) } else { (&fed[..], Keep::Last) };
+        let next = match engine.forward(&mut cache, tokens, keep) {
+            Ok(logits) => {
+                let last = logits.rows() - 1;
+                logits.row(last, &mut row);
+                logits.argmax(last)
+            }
+            Err(model::Error::Interrupted) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        margins.push(margin(&row, next));
+        fed = vec![next];
+    }
+    Ok(Some(margins))
+}
+
+/// `row[best]` less the largest other logit.
+fn margin(row: &[f32], best: u32) -> f64 {
+    let others = row.iter().enumerate().filter(|(id, _)| *id != best as usize).map(|(_, logit)| *logit);
+    let next = others.fold(f32::NEG_INFINITY, f32::max);
+    // A vocabulary of one token has no other; its margin has no bound, and records hold only finite numbers.
+    f64::from(row[best as usize] - next).min(f64::from(f32::MAX))
+}
+
 /// One request; `None` if it was interrupted before its first token.
 fn run_once(engine: &mut Engine, request: &Request<'_>) -> Result<Option<Run>, Error> {
     engine.reset_dispatches();
+    let rss_of_request = reset_peak_resident();
+    let switches = involuntary_switches();
     let processor_time = ProcessorTime::now();
     ops::memory::reset_peak();
     let start = Instant::now();
@@ -160,41 +214,38 @@ fn run_once(engine: &mut Engine, request: &Request<'_>) -> Result<Option<Run>, E
     let elapsed = start.elapsed() - paused;
     let peak_bytes = ops::memory::peak_bytes();
     let processor_share = processor_time.share_since(elapsed, engine.options().threads);
+    let peak_rss = peak_resident_bytes();
+    let involuntary_switches = switches.and_then(|before| Ok(involuntary_switches()?.saturating_sub(before)));
+    let involuntary_switches = match involuntary_switches {
+        Ok(count) => Known::Is(count),
+        Err(why) => Known::unavailable(why, "run on Linux with /proc mounted"),
+    };
     let cache = Some(cache);
-    Ok(Some(Run { cache, times, output, to_first_token, elapsed, peak_bytes, processor_share, prefill_dispatches }))
+    Ok(Some(Run {
+        cache,
+        times,
+        output,
+        to_first_token,
+        elapsed,
+        peak_bytes,
+        peak_rss,
+        rss_of_request,
+        involuntary_switches,
+        processor_share,
+        prefill_dispatches,
+    }))
 }
 
-/// Sums over all tokens exist only for a request that was not cut short.
 fn readings(request: &Request<'_>, run: &Run) -> RequestClock {
-    let token_seconds: Vec<f64> = run.times.iter().map(Duration::as_secs_f64).collect();
-    let (prefill, steps) = (token_seconds[0], &token_seconds[1..]);
-    let decode: f64 = steps.iter().sum();
-    let n = steps.len() as u64;
-    let tokens = run.output.len();
-    let complete = run.complete(request);
-    let cut = format!("interrupted after {tokens} of {} tokens", request.output_tokens);
-    let missing = || Known::unavailable(cut.as_str(), "run again and let it finish");
-    let of_all = |reading: Reading| if complete { reading } else { missing() };
-    let between = Samples::new(steps).ok();
-    let percentile = |pick: fn(&Samples) -> f64| match &between {
-        Some(samples) => Reading::measured(pick(samples) * 1e6, Unit::Microseconds, n),
-        None => missing(),
-    };
-    let whole = run.elapsed.as_secs_f64();
-    RequestClock {
-        coverage: if complete { Coverage::complete() } else { Coverage::incomplete(cut.as_str()) },
-        prefill: Reading::measured(prefill, Unit::Seconds, 1),
-        decode: of_all(Reading::measured(decode, Unit::Seconds, n)),
-        prefill_rate: Reading::ratio(request.prompt.len() as f64, prefill, Unit::TokensPerSecond, 1),
-        decode_rate: if n == 0 { missing() } else { Reading::ratio(n as f64, decode, Unit::TokensPerSecond, n) },
-        time_to_first_token: Reading::measured(run.to_first_token.as_secs_f64(), Unit::Seconds, 1),
-        whole_request: of_all(Reading::measured(whole, Unit::Seconds, 1)),
-        output_rate: of_all(Reading::ratio(tokens as f64, whole, Unit::TokensPerSecond, 1)),
-        inter_token_median: percentile(Samples::median),
-        inter_token_p95: percentile(|samples| samples.percentile(95.0)),
+    RequestClock::from_times(RequestTimes {
+        prompt_tokens: request.prompt.len() as u64,
+        asked_tokens: request.output_tokens as u64,
+        token_seconds: run.times.iter().map(Duration::as_secs_f64).collect(),
+        to_first_token: run.to_first_token.as_secs_f64(),
+        whole: run.elapsed.as_secs_f64(),
         peak_allocation: Reading::measured(run.peak_bytes as f64, Unit::Bytes, 1),
+        peak_rss: run.peak_rss.clone(),
         processor_share: run.processor_share.clone(),
-        token_seconds,
         output_hash: token_trace_hash(&run.output),
-    }
+    })
 }

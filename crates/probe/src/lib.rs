@@ -7,10 +7,14 @@ mod error;
 mod processor;
 mod prompt;
 mod replay;
+mod resident;
+mod surroundings;
 mod wiring;
 
-pub use clock::{Clocked, Request, clock};
+pub use clock::{Clocked, Request, clock, margins};
 pub use conditions::{bound_kernels, conditions, host, now, subject};
 pub use error::Error;
 pub use prompt::{PROMPT_RULE, prompt};
 pub use replay::{Case, replay};
+pub use resident::peak_resident_bytes;
+pub use surroundings::{Before, Watch, Watched};

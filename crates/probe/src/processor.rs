@@ -40,6 +40,22 @@ impl ProcessorTime {
     }
 }
 
+/// How often a thread of this process has lost its processor to another task, over the threads that live now.
+pub(crate) fn involuntary_switches() -> Result<u64, String> {
+    let folder = "/proc/self/task";
+    let threads = fs::read_dir(folder).map_err(|error| format!("{folder} cannot be read: {error}"))?;
+    let mut total = 0_u64;
+    for thread in threads {
+        let path = thread.map_err(|error| format!("{folder} cannot be read: {error}"))?.path().join("status");
+        // A thread that ended meanwhile is none that is measured.
+        let Ok(status) = fs::read_to_string(&path) else { continue };
+        let line = status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
+        let count = line.and_then(|count| count.trim().parse::<u64>().ok());
+        total += count.ok_or_else(|| format!("{} does not count involuntary switches", path.display()))?;
+    }
+    Ok(total)
+}
+
 /// User and system time: fields 14 and 15, counted behind the name in brackets, which may hold anything.
 fn seconds(stat: &str) -> Option<f64> {
     let (_, fields) = stat.rsplit_once(')')?;
@@ -59,6 +75,12 @@ mod tests {
         assert_eq!(seconds(stat), Some(3.0));
         assert_eq!(seconds("7 (a) R 1 2"), None);
         assert_eq!(seconds(""), None);
+    }
+
+    #[test]
+    fn switches_only_ever_grow() {
+        let before = involuntary_switches().unwrap_or(0);
+        assert!(involuntary_switches().is_ok_and(|after| after >= before));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::check::Check;
 use crate::conditions::Conditions;
 use crate::coverage::Coverage;
 use crate::known::Known;
+use crate::read::{Record, StoredId};
 use crate::replay::Replay;
 use crate::request::RequestClock;
 use crate::subject::Subject;
@@ -77,8 +78,6 @@ impl NextStep {
 }
 
 impl FindRecord {
-    pub const SCHEMA: &'static str = "find/1";
-
     /// Fills in the ids, the checks and whether one of them voids the record.
     pub fn close(&mut self) {
         self.workload_id = self.workload.id();
@@ -86,9 +85,33 @@ impl FindRecord {
         self.checks = self.cross_foot();
         self.void = self.checks.iter().any(|check| !check.passed);
     }
+}
 
-    /// The record's checks, computed from its parts.
-    pub fn cross_foot(&self) -> Vec<Check> {
+impl Record for FindRecord {
+    const SCHEMA: &'static str = "find/1";
+
+    fn identities(&self) -> Vec<StoredId<'_>> {
+        let mut ids = vec![
+            StoredId { field: "workload_id", stored: &self.workload_id, computed: self.workload.id() },
+            StoredId { field: "conditions_id", stored: &self.conditions_id, computed: self.conditions.id() },
+        ];
+        ids.extend(self.replays.iter().map(|row| StoredId {
+            field: "replays.workload_id",
+            stored: &row.workload_id,
+            computed: row.workload.id(),
+        }));
+        ids
+    }
+
+    fn checks(&self) -> &[Check] {
+        &self.checks
+    }
+
+    fn void(&self) -> bool {
+        self.void
+    }
+
+    fn cross_foot(&self) -> Vec<Check> {
         let mut checks = Vec::new();
         if let Some(request) = self.request.known()
             && request.coverage.is_complete()

@@ -1,6 +1,7 @@
 //! What a measurement is: readings with units, the workload and conditions they belong to, statistics, the records' schemas.
 //! Not here: anything that measures, and any engine; a record from another machine or an older build is read without one.
 
+pub mod bench;
 mod check;
 mod conditions;
 mod coverage;
@@ -12,6 +13,7 @@ mod read;
 mod replay;
 mod request;
 mod samples;
+pub mod statistics;
 mod subject;
 pub mod timeline;
 pub mod trace;
@@ -25,9 +27,9 @@ pub use find::{FindRecord, NextStep, Protocol};
 pub use identity::{canonical_json, identity};
 pub use known::{Known, Unavailable};
 pub use quantity::{Quantity, QuantityError, Reading, Unit};
-pub use read::{KNOWN_SCHEMAS, MAX_RECORD_BYTES, ReadError, read_find, schema};
+pub use read::{KNOWN_SCHEMAS, MAX_RECORD_BYTES, ReadError, Record, StoredId, read, read_find, schema, schema_in};
 pub use replay::{CacheBlock, CacheCounters, GroupRow, Replay, Timing};
-pub use request::RequestClock;
+pub use request::{RequestClock, RequestTimes};
 pub use samples::{Samples, SamplesError};
 pub use subject::{Mechanisms, Subject};
 pub use timeline::TimelineRecord;

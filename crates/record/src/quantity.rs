@@ -27,6 +27,9 @@ pub enum Unit {
     /// A part of a whole, 0 to 1.
     #[serde(rename = "share")]
     Share,
+    /// One number divided by another of its kind.
+    #[serde(rename = "x")]
+    Ratio,
 }
 
 impl Unit {
@@ -40,6 +43,7 @@ impl Unit {
             Unit::GigaflopsPerSecond => "GFLOP/s",
             Unit::TokensPerSecond => "tok/s",
             Unit::Share => "share",
+            Unit::Ratio => "x",
         }
     }
 }

@@ -1,13 +1,17 @@
 //! Reading records: ours, older ones, and whatever else somebody passes in. Never a panic, never a guess.
-//! What a record holds is in `find.rs`.
+//! What a record holds is in its own file: `bench/`, `find.rs`.
 
+use crate::bench::BenchRecord;
+use crate::check::Check;
 use crate::find::FindRecord;
+use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// Schemas that this build reads.
-pub const KNOWN_SCHEMAS: &[&str] = &[FindRecord::SCHEMA];
+pub const KNOWN_SCHEMAS: &[&str] = &[BenchRecord::SCHEMA, FindRecord::SCHEMA];
 
 /// The largest record that is read; the largest that is written is far smaller.
 pub const MAX_RECORD_BYTES: usize = 64 << 20;
@@ -25,6 +29,8 @@ pub enum ReadError {
     NotARecord { name: String },
     #[error("{name}: schema \"{found}\" is not known to this build, which reads {known}; use the build that wrote it")]
     UnknownSchema { name: String, found: String, known: String },
+    #[error("{name}: a {expected} record was expected, and this is a {found} record; give the other file")]
+    OtherKind { name: String, found: String, expected: &'static str },
     #[error("{name}: not a valid {schema} record: {why}")]
     Invalid { name: String, schema: &'static str, why: serde_json::Error },
     #[error(
@@ -38,12 +44,81 @@ pub enum ReadError {
     Checks { name: String, check: String },
 }
 
-/// Reads a `find` record; `name` is what messages call it.
+/// A kind of record: how it is named, and what of it is computed from the rest and therefore proves that the rest is whole.
+pub trait Record: DeserializeOwned + JsonSchema {
+    /// `name/version`.
+    const SCHEMA: &'static str;
+
+    /// Every stored id beside the one that its contents have.
+    fn identities(&self) -> Vec<StoredId<'_>>;
+
+    /// The stored checks.
+    fn checks(&self) -> &[Check];
+
+    /// The checks computed from the record's parts.
+    fn cross_foot(&self) -> Vec<Check>;
+
+    /// Whether the record says that nothing in it may be relied on.
+    fn void(&self) -> bool;
+}
+
+/// An id as stored, and as the contents give it.
+pub struct StoredId<'a> {
+    /// Where it stands, for messages.
+    pub field: &'static str,
+    pub stored: &'a str,
+    pub computed: String,
+}
+
+/// Reads a record of one kind; `name` is what messages call it.
 ///
 /// # Errors
 /// Anything that is not one, and a record whose ids or checks do not belong to its contents. A record that is void by its
-/// own checks is read: look at [`FindRecord::void`].
+/// own checks is read: look at [`Record::void`].
+pub fn read<R: Record>(name: &str, bytes: &[u8]) -> Result<R, ReadError> {
+    let owned = || name.to_owned();
+    let schema = schema_in(name, bytes)?;
+    if schema != R::SCHEMA {
+        let found: String = schema.chars().take(80).collect();
+        return Err(if KNOWN_SCHEMAS.contains(&schema.as_str()) {
+            ReadError::OtherKind { name: owned(), found, expected: R::SCHEMA }
+        } else {
+            ReadError::UnknownSchema { name: owned(), found, known: KNOWN_SCHEMAS.join(", ") }
+        });
+    }
+    // From the text again, so that the message has a line and a column.
+    let record: R =
+        serde_json::from_slice(bytes).map_err(|why| ReadError::Invalid { name: owned(), schema: R::SCHEMA, why })?;
+    if let Some(id) = record.identities().into_iter().find(|id| id.stored != id.computed) {
+        let found = id.stored.chars().take(80).collect();
+        return Err(ReadError::Identity { name: owned(), field: id.field, expected: id.computed, found });
+    }
+    let checks = record.cross_foot();
+    let stored = record.checks();
+    for (index, check) in checks.iter().enumerate() {
+        if stored.get(index).is_none_or(|other| other.name != check.name || other.passed != check.passed) {
+            return Err(ReadError::Checks { name: owned(), check: check.name.clone() });
+        }
+    }
+    if stored.len() != checks.len() || record.void() != checks.iter().any(|check| !check.passed) {
+        return Err(ReadError::Checks { name: owned(), check: "void, or a check too many".to_owned() });
+    }
+    Ok(record)
+}
+
+/// Reads a `find` record.
+///
+/// # Errors
+/// As for [`read`].
 pub fn read_find(name: &str, bytes: &[u8]) -> Result<FindRecord, ReadError> {
+    read(name, bytes)
+}
+
+/// Which kind of record these bytes say they are, e.g. `find/1`; nothing else in them is checked.
+///
+/// # Errors
+/// Too large, not JSON, or no record.
+pub fn schema_in(name: &str, bytes: &[u8]) -> Result<String, ReadError> {
     #[derive(Deserialize)]
     struct Header {
         schema: Option<Value>,
@@ -54,49 +129,14 @@ pub fn read_find(name: &str, bytes: &[u8]) -> Result<FindRecord, ReadError> {
     }
     let value: Value = serde_json::from_slice(bytes).map_err(|why| ReadError::NotJson { name: owned(), why })?;
     let header: Header = serde_json::from_value(value).map_err(|_| ReadError::NotARecord { name: owned() })?;
-    let Some(Value::String(schema)) = header.schema else {
-        return Err(ReadError::NotARecord { name: owned() });
-    };
-    if schema != FindRecord::SCHEMA {
-        let found = schema.chars().take(80).collect();
-        return Err(ReadError::UnknownSchema { name: owned(), found, known: KNOWN_SCHEMAS.join(", ") });
+    match header.schema {
+        Some(Value::String(schema)) => Ok(schema),
+        _ => Err(ReadError::NotARecord { name: owned() }),
     }
-    // From the text again, so that the message has a line and a column.
-    let record: FindRecord = serde_json::from_slice(bytes).map_err(|why| ReadError::Invalid {
-        name: owned(),
-        schema: FindRecord::SCHEMA,
-        why,
-    })?;
-    let identities = [
-        ("workload_id", record.workload.id(), &record.workload_id),
-        ("conditions_id", record.conditions.id(), &record.conditions_id),
-    ];
-    let replays = record.replays.iter().map(|row| ("replays.workload_id", row.workload.id(), &row.workload_id));
-    for (field, expected, found) in identities.into_iter().chain(replays) {
-        if expected != *found {
-            return Err(ReadError::Identity {
-                name: owned(),
-                field,
-                expected,
-                found: found.chars().take(80).collect(),
-            });
-        }
-    }
-    let checks = record.cross_foot();
-    let stored = &record.checks;
-    for (index, check) in checks.iter().enumerate() {
-        if stored.get(index).is_none_or(|other| other.name != check.name || other.passed != check.passed) {
-            return Err(ReadError::Checks { name: owned(), check: check.name.clone() });
-        }
-    }
-    if stored.len() != checks.len() || record.void != checks.iter().any(|check| !check.passed) {
-        return Err(ReadError::Checks { name: owned(), check: "void, or a check too many".to_owned() });
-    }
-    Ok(record)
 }
 
-/// The JSON Schema of [`FindRecord`], as `cargo xtask schema` writes it.
-pub fn schema() -> Value {
+/// The JSON Schema of a kind of record, as `cargo xtask schema` writes it.
+pub fn schema<R: Record>() -> Value {
     let generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
-    generator.into_root_schema_for::<FindRecord>().to_value()
+    generator.into_root_schema_for::<R>().to_value()
 }

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use record::{
     Binary, Conditions, Coverage, FindRecord, GroupRow, Host, Known, LogitsMode, Mechanisms, Phase, Protocol,
-    ReadError, Reading, Replay, RequestClock, Subject, Timing, Unit, Wiring, Workload, read_find,
+    ReadError, Reading, Record, Replay, RequestClock, Subject, Timing, Unit, Wiring, Workload, read_find,
 };
 use serde_json::{Value, json};
 
@@ -97,9 +97,12 @@ fn record() -> FindRecord {
             time_to_first_token: seconds(0.51),
             whole_request: seconds(0.72),
             output_rate: Reading::measured(4.2, Unit::TokensPerSecond, 1),
+            time_per_output_token: Reading::measured(1e5, Unit::Microseconds, 2),
             inter_token_median: Reading::measured(1e5, Unit::Microseconds, 2),
             inter_token_p95: Reading::measured(1e5, Unit::Microseconds, 2),
+            inter_token_p99: Reading::measured(1e5, Unit::Microseconds, 2),
             peak_allocation: Reading::measured(1e6, Unit::Bytes, 1),
+            peak_rss: Reading::measured(2e6, Unit::Bytes, 1),
             processor_share: missing_share(),
             token_seconds: vec![0.5, 0.1, 0.1],
             output_hash: record::token_trace_hash(&[7, 8, 9]),
@@ -223,7 +226,7 @@ fn a_missing_total_stays_missing() {
 
 #[test]
 fn the_schema_names_every_part() {
-    let schema = record::schema().to_string();
+    let schema = record::schema::<FindRecord>().to_string();
     for word in ["workload_id", "conditions_id", "replay_total_us", "unavailable", "how_to_get", "dispatch_floor"] {
         assert!(schema.contains(word), "{word}");
     }

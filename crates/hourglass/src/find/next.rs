@@ -21,10 +21,12 @@ pub(crate) fn step(
         return unmeasured();
     };
     let child = children(engine, registry).into_iter().next();
-    let ends = || ("the ladder ends here".to_owned(), "write a kernel in crates/lab, or carry the question on");
+    let newest = engine.checkpoint().name == registry.newest().name;
+    let why = if newest { "this is the newest rung" } else { "no rung follows this checkpoint" };
+    let how = "write a kernel in crates/lab, or carry the question on";
     let text = |pick: fn(&Checkpoint) -> &'static str| match child {
         Some(child) => Known::Is(pick(child).to_owned()),
-        None => Known::unavailable(ends().0, ends().1),
+        None => Known::unavailable(why, how),
     };
     Known::Is(NextStep {
         larger_phase: if decode_seconds > prefill_seconds { "decode" } else { "prefill" }.to_owned(),
