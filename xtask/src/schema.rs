@@ -11,6 +11,7 @@ fn schemas() -> Result<Vec<(PathBuf, String)>> {
         ("bench-1", record::schema::<record::bench::BenchRecord>()),
         ("bench-child-1", record::bench::child_schema()),
         ("find-1", record::schema::<record::FindRecord>()),
+        ("timeline-1", record::schema::<record::TimelineRecord>()),
     ];
     let written = kinds.into_iter().map(|(name, schema)| {
         let text = serde_json::to_string_pretty(&schema).context("a schema is JSON")? + "\n";

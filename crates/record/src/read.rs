@@ -1,9 +1,10 @@
 //! Reading records: ours, older ones, and whatever else somebody passes in. Never a panic, never a guess.
-//! What a record holds is in its own file: `bench/`, `find.rs`.
+//! What a record holds is in its own file: `bench/`, `find.rs`, `timeline.rs`.
 
 use crate::bench::BenchRecord;
 use crate::check::Check;
 use crate::find::FindRecord;
+use crate::timeline::TimelineRecord;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::Deserialize;
@@ -11,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// Schemas that this build reads.
-pub const KNOWN_SCHEMAS: &[&str] = &[BenchRecord::SCHEMA, FindRecord::SCHEMA];
+pub const KNOWN_SCHEMAS: &[&str] = &[BenchRecord::SCHEMA, FindRecord::SCHEMA, TimelineRecord::SCHEMA];
 
 /// The largest record that is read; the largest that is written is far smaller.
 pub const MAX_RECORD_BYTES: usize = 64 << 20;

@@ -23,6 +23,7 @@ use crate::conditions::Conditions;
 use crate::coverage::Coverage;
 use crate::known::Known;
 use crate::quantity::Reading;
+use crate::read::{Record, StoredId};
 use crate::subject::Subject;
 use crate::workload::Workload;
 use schemars::JsonSchema;
@@ -211,7 +212,7 @@ pub struct TracingOverhead {
     pub low: Reading,
     pub high: Reading,
     /// Of the interval, e.g. 0.95.
-    pub confidence: f64,
+    pub confidence: Reading,
     /// Every sample in the order of measurement.
     pub samples: Vec<OverheadSample>,
 }
@@ -252,8 +253,6 @@ pub enum SamplingRung {
 }
 
 impl TimelineRecord {
-    pub const SCHEMA: &'static str = "timeline/1";
-
     /// Fills in the ids, the checks and whether one of them voids the record.
     pub fn close(&mut self) {
         self.workload_id = self.workload.id();
@@ -261,9 +260,27 @@ impl TimelineRecord {
         self.checks = self.cross_foot();
         self.void = self.checks.iter().any(|check| !check.passed);
     }
+}
 
-    /// The record's checks, computed from its parts.
-    pub fn cross_foot(&self) -> Vec<Check> {
+impl Record for TimelineRecord {
+    const SCHEMA: &'static str = "timeline/1";
+
+    fn identities(&self) -> Vec<StoredId<'_>> {
+        vec![
+            StoredId { field: "workload_id", stored: &self.workload_id, computed: self.workload.id() },
+            StoredId { field: "conditions_id", stored: &self.conditions_id, computed: self.conditions.id() },
+        ]
+    }
+
+    fn checks(&self) -> &[Check] {
+        &self.checks
+    }
+
+    fn void(&self) -> bool {
+        self.void
+    }
+
+    fn cross_foot(&self) -> Vec<Check> {
         let summary = &self.summary;
         let mut checks = vec![Check::counts("slices dropped", 0, summary.dropped)];
         if let Known::Is(lost) = self.sampling.lost {
@@ -296,6 +313,15 @@ impl TimelineRecord {
         for (index, gap) in summary.gaps.iter().enumerate() {
             let causes = total(gap.by_cause.iter().map(|time| time.wall_ns));
             checks.push(Check::counts(format!("gap {}: causes sum to it", index + 1), gap.wall_ns, causes));
+        }
+        if let Known::Is(overhead) = &self.overhead {
+            let traced = overhead.samples.iter().filter(|sample| sample.traced).count();
+            let plain = overhead.samples.len() - traced;
+            checks.push(Check::counts(
+                "overhead: as many requests with tracing as without",
+                plain as u64,
+                traced as u64,
+            ));
         }
         checks
     }
