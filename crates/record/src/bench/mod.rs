@@ -13,7 +13,7 @@ pub use child::{
     CHILD_PROTOCOL, ChildError, ChildHeader, ChildLine, ChildRequest, EndpointTimes, MAX_LINE_BYTES, Reason, Setting,
     UNAVAILABLE_EXIT, child_schema,
 };
-pub use comparison::{Interval, MetricComparison, Noise, Verdict};
+pub use comparison::{Interval, Method, MetricComparison, Noise, Verdict};
 pub use metric::{Better, Metric};
 pub use record::{BenchProtocol, BenchRecord};
 pub use sample::{Measured, Outcome, Sample, Slot, Surroundings};

@@ -2,6 +2,7 @@
 //! Not here: taking samples, and statistics of one arm (`samples.rs`). The formulas' reasons are in `docs/methods.md`.
 
 pub mod noise;
+pub mod of_record;
 pub mod order;
 pub mod paired;
 pub mod quantile;

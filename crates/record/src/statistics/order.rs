@@ -92,8 +92,9 @@ pub fn schedule(arms: usize, repeats: usize) -> Result<Schedule, OrderError> {
 /// The rows of a Williams square, each with its mirror image.
 fn mirrored_pairs(arms: usize) -> Vec<[Vec<usize>; 2]> {
     // 0, 1, n-1, 2, n-2, ...: neighbours differ by every amount once, so its shifts have every neighbourhood.
-    let zigzag: Vec<usize> =
-        (0..arms).map(|place| if place % 2 == 1 { place.div_ceil(2) } else { (arms - place / 2) % arms }).collect();
+    let zigzag: Vec<usize> = (0..arms)
+        .map(|place| if !place.is_multiple_of(2) { place.div_ceil(2) } else { (arms - place / 2) % arms })
+        .collect();
     // For an even number of arms, mirror images of shifts are shifts again: half of them make the square.
     let shifts = if arms.is_multiple_of(2) { arms / 2 } else { arms };
     (0..shifts)

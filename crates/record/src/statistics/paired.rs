@@ -13,11 +13,10 @@
 //! A percentile bootstrap is not used: of pairs as few as these it finds differences where there are none in 10 to 20 % of
 //! experiments; `tests/statistics_by_simulation.rs` shows it.
 
-use crate::Known;
+use crate::bench::{Interval, Method};
+use crate::known::Known;
 use crate::statistics::CONFIDENCE;
 use crate::statistics::quantile::{signed_rank_depth, student_quantile};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 /// Two neighbouring samples of a metric, both above 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,8 +28,7 @@ pub struct Pair {
 }
 
 /// A metric of an arm over that of the control.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     pub method: Method,
     /// Arm over control, the estimate.
@@ -39,27 +37,10 @@ pub struct Comparison {
     pub interval: Known<Interval>,
     /// Second sample of a pair over the first, whichever arm it is; missing where the method does not estimate it.
     pub second_over_first: Known<f64>,
-    /// ln(arm / control) of every pair, in the order of the rows.
+    /// ln(arm / control) of every pair, in the order given.
     pub log_ratios: Vec<f64>,
     /// Of every pair: the control's sample was taken before the arm's.
     pub control_first: Vec<bool>,
-}
-
-/// Ratios.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Interval {
-    pub low: f64,
-    pub high: f64,
-}
-
-/// How estimate and interval were made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Method {
-    PairedT,
-    OrderAdjustedT,
-    OrderAdjustedSignedRank,
 }
 
 /// Why pairs cannot be compared.

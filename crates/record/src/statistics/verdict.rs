@@ -5,140 +5,115 @@
 //! difference that matters. "No difference" is a finding too: the whole interval lies inside the band. All else is
 //! inconclusive.
 
+use crate::bench::{Better, Interval, Metric, Verdict};
+use crate::known::Known;
 use crate::quantity::Unit;
-use crate::statistics::paired::{Comparison, Interval};
+use crate::statistics::paired::Comparison;
 use crate::statistics::quantile::student_quantile;
 use crate::statistics::{CONFIDENCE, POWER};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 /// The smallest difference that matters unless somebody says otherwise: 2 %.
 pub const DEFAULT_BAND: f64 = 0.02;
 
-/// Above so many more repeats, a number is no advice.
-pub const MOST_REPEATS: u64 = 1000;
+/// From so many more repeats on, a number is no advice.
+const MOST_REPEATS: u64 = 1000;
 
-/// The arm beside the control.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// More per second, or less time or memory.
-    Faster,
-    /// Fewer per second, or more time or memory.
-    Slower,
-    NoDifference,
-    Inconclusive,
-}
-
-/// The verdict on one metric of one arm.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Verdict {
-    pub outcome: Outcome,
-    /// The smallest difference that matters, as a part of the control's value.
-    pub band: f64,
-    /// Of "no difference": the largest difference, either way, that the interval leaves possible.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub within: Option<f64>,
-    /// Of "inconclusive": about how many more repeats of both arms would decide, if the noise stays what it was. Absent
-    /// there as well: no interval yet, or more than 1000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub more_repeats: Option<u64>,
-    /// All of it in words, verdict first.
+/// The verdict on one metric of one arm, and all of it in words, verdict first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judgement {
+    /// Missing where there is no interval.
+    pub verdict: Known<Verdict>,
     pub sentence: String,
 }
 
-/// What the sentence calls things.
+/// What the sentence calls the two.
 #[derive(Clone, Copy, Debug)]
 pub struct Names<'a> {
-    pub metric: &'a str,
-    /// Also says which way is better.
-    pub unit: Unit,
     pub control: &'a str,
     pub arm: &'a str,
 }
 
+/// A band that is no part of a whole.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error("the band is {0}, expected a part of the whole from 0 to below 1, such as 0.02 for 2 %")]
+#[error("the band is {0}, expected a part of the control's value from 0 to below 1, such as 0.02 for 2 %")]
 pub struct BandError(pub f64);
 
-impl Outcome {
-    pub const ALL: [Outcome; 4] = [Outcome::Faster, Outcome::Slower, Outcome::NoDifference, Outcome::Inconclusive];
-
-    /// The spelling in records and gates.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Outcome::Faster => "faster",
-            Outcome::Slower => "slower",
-            Outcome::NoDifference => "no_difference",
-            Outcome::Inconclusive => "inconclusive",
-        }
-    }
-}
-
-/// Is more of this unit better?
-pub(crate) fn higher_is_better(unit: Unit) -> bool {
-    match unit {
-        Unit::TokensPerSecond | Unit::GigabytesPerSecond | Unit::GigaflopsPerSecond => true,
-        Unit::Seconds | Unit::Microseconds | Unit::Bytes | Unit::Share => false,
-    }
+/// The rule's three findings, and none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finding {
+    Better,
+    Worse,
+    NoDifference,
+    None,
 }
 
 /// The rule alone, on logarithms oriented so that more is better.
-pub(crate) fn decide(center: f64, (low, high): (f64, f64), band: f64) -> Outcome {
+pub(crate) fn decide(center: f64, (low, high): (f64, f64), band: f64) -> Finding {
     let (up, down) = (band.ln_1p(), (-band).ln_1p());
     if low > 0.0 && center >= up {
-        Outcome::Faster
+        Finding::Better
     } else if high < 0.0 && center <= down {
-        Outcome::Slower
+        Finding::Worse
     } else if low >= down && high <= up {
-        Outcome::NoDifference
+        Finding::NoDifference
     } else {
-        Outcome::Inconclusive
+        Finding::None
     }
 }
 
-/// Judges a comparison; `band` as a part of the control's value ([`DEFAULT_BAND`]).
+/// Judges a comparison of `metric`; `band` as a part of the control's value ([`DEFAULT_BAND`]).
 ///
 /// # Errors
 /// A band that is no part of a whole.
-pub fn judge(comparison: &Comparison, band: f64, names: Names<'_>) -> Result<Verdict, BandError> {
+pub fn judge(comparison: &Comparison, metric: Metric, band: f64, names: Names<'_>) -> Result<Judgement, BandError> {
     if !(0.0..1.0).contains(&band) {
         return Err(BandError(band));
     }
-    let Some(interval) = comparison.interval.known() else {
-        let why = comparison.interval.missing().map_or("", |missing| &missing.unavailable);
-        let sentence = format!(
-            "{}: inconclusive: {} against {}: no interval ({why}); run more repeats",
-            names.metric, names.arm, names.control
-        );
-        return Ok(Verdict { outcome: Outcome::Inconclusive, band, within: None, more_repeats: None, sentence });
+    let interval = match &comparison.interval {
+        Known::Is(interval) => *interval,
+        Known::Unavailable(missing) => {
+            let sentence = format!(
+                "{}: inconclusive, {}: {} against {}: no interval, for {}",
+                metric.name(),
+                missing.how_to_get,
+                names.arm,
+                names.control,
+                missing.unavailable
+            );
+            return Ok(Judgement { verdict: Known::Unavailable(missing.clone()), sentence });
+        }
     };
     let center = comparison.ratio.ln();
     let (low, high) = (interval.low.ln(), interval.high.ln());
-    // An arm that takes less is better: turned over.
-    let oriented = if higher_is_better(names.unit) { (center, (low, high)) } else { (-center, (-high, -low)) };
-    let outcome = decide(oriented.0, oriented.1, band);
-    let within = (outcome == Outcome::NoDifference).then(|| (interval.high - 1.0).max(1.0 - interval.low));
-    let more_repeats = (outcome == Outcome::Inconclusive)
-        .then(|| more_repeats(comparison.log_ratios.len(), oriented.0, (high - low) / 2.0, band))
-        .flatten();
-    let mut verdict = Verdict { outcome, band, within, more_repeats, sentence: String::new() };
-    verdict.sentence = sentence(&verdict, comparison.ratio, *interval, comparison.log_ratios.len(), names);
-    Ok(verdict)
+    let finding = match metric.better() {
+        Better::Higher => decide(center, (low, high), band),
+        Better::Lower => decide(-center, (-high, -low), band),
+    };
+    let verdict = match finding {
+        Finding::Better => Verdict::Better,
+        Finding::Worse => Verdict::Worse,
+        Finding::NoDifference => {
+            Verdict::NoDifference { within_percent: (interval.high - 1.0).max(1.0 - interval.low) * 100.0 }
+        }
+        Finding::None => {
+            let more_repeats = more_repeats(comparison.log_ratios.len(), center, (high - low) / 2.0, band);
+            Verdict::Inconclusive { more_repeats }
+        }
+    };
+    let sentence = sentence(verdict, comparison, interval, metric, band, names);
+    Ok(Judgement { verdict: Known::Is(verdict), sentence })
 }
 
 /// How many more repeats would settle it with [`POWER`], if estimate and noise stay what they are; the interval's half-width
 /// shrinks as Student's does.
-fn more_repeats(pairs: usize, center: f64, half: f64, band: f64) -> Option<u64> {
+fn more_repeats(pairs: usize, center: f64, half: f64, band: f64) -> u64 {
     let band = band.ln_1p();
     // Either the difference is real and the interval must come clear of 0, or there is none and it must fit into the band.
     // An estimate next to the band's edge would take for ever: there, half of the band is asked for.
     let wanted = if center.abs() >= band { center.abs() } else { (band - center.abs()).max(band / 2.0) };
-    let spread = half / interval_factor(pairs);
-    let total = repeats_for(spread, wanted)?;
+    let total = repeats_for(half / interval_factor(pairs), wanted);
     // At least one more mirrored pair of rows, or the verdict would stand.
-    Some(total.saturating_sub(pairs as u64).max(2)).filter(|more| *more <= MOST_REPEATS)
+    total.saturating_sub(pairs as u64).max(2)
 }
 
 /// Half-width of an interval of `pairs` log-ratios per unit of their spread.
@@ -148,52 +123,62 @@ fn interval_factor(pairs: usize) -> f64 {
 }
 
 /// The fewest repeats (even) at which a difference of `wanted` is found with [`POWER`], for log-ratios of pairs that
-/// spread by `spread` (standard deviation). None: more than [`MOST_REPEATS`].
-pub(crate) fn repeats_for(spread: f64, wanted: f64) -> Option<u64> {
-    (2..=MOST_REPEATS / 2).map(|half| half * 2).find(|repeats| {
-        let degrees = *repeats as usize - 2;
-        let power = student_quantile(POWER, degrees) / (*repeats as f64).sqrt();
-        // Ranks are a twentieth less sharp than means on calm data, and sharper on wild ones.
-        1.05 * spread * (interval_factor(*repeats as usize) + power) <= wanted
+/// spread by `spread` (standard deviation).
+pub(crate) fn repeats_for(spread: f64, wanted: f64) -> u64 {
+    // Ranks are a twentieth less sharp than means on calm data, and sharper on wild ones.
+    let needed = 1.05 * spread / wanted;
+    let enough = |repeats: u64| {
+        let power = student_quantile(POWER, repeats as usize - 2) / (repeats as f64).sqrt();
+        needed * (interval_factor(repeats as usize) + power) <= 1.0
+    };
+    (2..=50).map(|half| half * 2).find(|repeats| enough(*repeats)).unwrap_or_else(|| {
+        // Student's factors are the normal distribution's by now: 1.96 and 0.84.
+        let pairs = ((1.96 + 0.84) * needed).powi(2);
+        // 0 / 0 and 1 / 0 as well: nothing to find is not found by any number.
+        if pairs < 1e6 { (pairs / 2.0).ceil() as u64 * 2 } else { 1_000_000 }
     })
 }
 
-fn sentence(verdict: &Verdict, ratio: f64, interval: Interval, pairs: usize, names: Names<'_>) -> String {
-    let Names { metric, unit, control, arm } = names;
-    let measured = change(ratio, unit);
-    let range = range(interval, unit);
-    let evidence = format!("95 % interval {range}, {pairs} pairs");
-    let band = percent(verdict.band);
-    match verdict.outcome {
-        Outcome::Faster | Outcome::Slower => {
-            let better = verdict.outcome == Outcome::Faster;
-            let word = match (unit, better) {
-                (Unit::Bytes, true) => "smaller",
-                (Unit::Bytes, false) => "larger",
-                (_, true) => "faster",
-                (_, false) => "slower",
+fn sentence(
+    verdict: Verdict,
+    comparison: &Comparison,
+    interval: Interval,
+    metric: Metric,
+    band: f64,
+    names: Names<'_>,
+) -> String {
+    let Names { control, arm } = names;
+    let (unit, name) = (metric.unit(), metric.name());
+    let measured = change(comparison.ratio, unit);
+    let evidence = format!("95 % interval {}, {} pairs", range(interval, unit), comparison.log_ratios.len());
+    let band = percent(band);
+    match verdict {
+        Verdict::Better | Verdict::Worse => {
+            let word = match (unit, verdict) {
+                (Unit::Bytes, Verdict::Better) => "smaller",
+                (Unit::Bytes, _) => "larger",
+                (_, Verdict::Better) => "faster",
+                (_, _) => "slower",
             };
-            format!("{metric}: {arm} is {word} than {control}: {measured} ({evidence})")
+            format!("{name}: {arm} is {word} than {control}: {measured} ({evidence})")
         }
-        Outcome::NoDifference => {
-            let within = percent_up(verdict.within.unwrap_or(verdict.band));
-            format!(
-                "{metric}: no difference seen within ±{within} % between {arm} and {control} ({evidence}; less than \
-                 {band} % does not matter)"
-            )
-        }
-        Outcome::Inconclusive => {
-            let excludes = interval.low > 1.0 || interval.high < 1.0;
-            let why = if excludes {
+        Verdict::NoDifference { within_percent } => format!(
+            "{name}: no difference seen within ±{} % between {arm} and {control} ({evidence}; less than {band} % does \
+             not matter)",
+            percent_up(within_percent)
+        ),
+        Verdict::Inconclusive { more_repeats } => {
+            let why = if interval.low > 1.0 || interval.high < 1.0 {
                 format!("which may or may not reach the {band} % that matter")
             } else {
                 "which leaves out neither a difference nor none".to_owned()
             };
-            let next = verdict.more_repeats.map_or_else(
-                || format!("more than {MOST_REPEATS} more repeats would be needed: quieten the machine instead"),
-                |more| format!("needs about {more} more repeats"),
-            );
-            format!("{metric}: inconclusive, {next}: {arm} measured {measured} than {control} ({evidence}, {why})")
+            let next = if more_repeats <= MOST_REPEATS {
+                format!("needs about {more_repeats} more repeats")
+            } else {
+                format!("would need more than {MOST_REPEATS} more repeats on a machine as noisy as this")
+            };
+            format!("{name}: inconclusive, {next}: {arm} measured {measured} than {control} ({evidence}, {why})")
         }
     }
 }
@@ -204,14 +189,12 @@ fn change(ratio: f64, unit: Unit) -> String {
     format!("{size} % {word} {}", noun(unit))
 }
 
+// Metrics are rates, times and bytes.
 fn noun(unit: Unit) -> &'static str {
     match unit {
         Unit::TokensPerSecond => "tokens per second",
-        Unit::Seconds | Unit::Microseconds => "time",
         Unit::Bytes => "memory",
-        Unit::GigabytesPerSecond => "bandwidth",
-        Unit::GigaflopsPerSecond => "throughput",
-        Unit::Share => "of the whole",
+        _ => "time",
     }
 }
 
@@ -237,8 +220,8 @@ fn percent(part: f64) -> String {
 }
 
 /// Rounded up, so that what is stated as a bound is one.
-fn percent_up(part: f64) -> String {
-    format!("{:.1}", (part * 1000.0 - 1e-9).ceil() / 10.0)
+fn percent_up(percent: f64) -> String {
+    format!("{:.1}", (percent * 10.0 - 1e-9).ceil() / 10.0)
 }
 
 #[cfg(test)]
@@ -248,82 +231,89 @@ mod tests {
     use super::*;
     use crate::statistics::paired::{Pair, compare};
 
-    fn verdict(ratios: &[f64], unit: Unit) -> Verdict {
+    const NAMES: Names<'_> = Names { control: "selected", arm: "fast" };
+
+    fn judged(ratios: &[f64], metric: Metric) -> (Verdict, String) {
         let pairs: Vec<Pair> = ratios
             .iter()
             .enumerate()
             .map(|(row, ratio)| Pair { control: 10.0, arm: 10.0 * ratio, control_first: row % 4 == 0 || row % 4 == 3 })
             .collect();
-        let names = Names { metric: "decode", unit, control: "selected", arm: "fast" };
-        judge(&compare(&pairs).unwrap(), DEFAULT_BAND, names).unwrap()
+        let judgement = judge(&compare(&pairs).unwrap(), metric, DEFAULT_BAND, NAMES).unwrap();
+        (*judgement.verdict.known().unwrap(), judgement.sentence)
     }
 
     const UP: [f64; 6] = [1.10, 1.11, 1.09, 1.10, 1.105, 1.095];
     const DOWN: [f64; 6] = [0.90, 0.91, 0.89, 0.90, 0.905, 0.895];
 
     #[test]
-    fn which_way_is_better_follows_the_unit() {
-        assert_eq!(verdict(&UP, Unit::TokensPerSecond).outcome, Outcome::Faster);
-        assert_eq!(verdict(&UP, Unit::Seconds).outcome, Outcome::Slower);
-        assert_eq!(verdict(&UP, Unit::Bytes).outcome, Outcome::Slower);
-        assert_eq!(verdict(&DOWN, Unit::TokensPerSecond).outcome, Outcome::Slower);
-        assert_eq!(verdict(&DOWN, Unit::Seconds).outcome, Outcome::Faster);
-        assert_eq!(verdict(&DOWN, Unit::Bytes).outcome, Outcome::Faster);
-    }
-
-    #[test]
     fn sentences_say_the_verdict_first_and_no_sign_contradicts_a_word() {
-        let cases = [
-            (
-                verdict(&UP, Unit::TokensPerSecond),
-                "decode: fast is faster than selected: 10.0 % more tokens per second",
-            ),
-            (verdict(&DOWN, Unit::TokensPerSecond), "decode: fast is slower than selected: 10.0 % fewer tokens per"),
-            (verdict(&DOWN, Unit::Seconds), "decode: fast is faster than selected: 10.0 % less time"),
-            (verdict(&UP, Unit::Bytes), "decode: fast is larger than selected: 10.0 % more memory"),
-        ];
-        for (verdict, start) in cases {
-            assert!(verdict.sentence.starts_with(start), "{}", verdict.sentence);
-            assert!(!verdict.sentence.contains(['+', '-']), "{}", verdict.sentence);
+        use Verdict::{Better, Worse};
+        for (ratios, metric, verdict, start) in [
+            (UP, Metric::Decode, Better, "decode: fast is faster than selected: 10.0 % more tokens per second"),
+            (DOWN, Metric::Decode, Worse, "decode: fast is slower than selected: 10.0 % fewer tokens per second"),
+            (DOWN, Metric::Ttft, Better, "ttft: fast is faster than selected: 10.0 % less time"),
+            (UP, Metric::Request, Worse, "request: fast is slower than selected: 10.0 % more time"),
+            (UP, Metric::Peak, Worse, "peak: fast is larger than selected: 10.0 % more memory"),
+            (DOWN, Metric::PeakRss, Better, "peak_rss: fast is smaller than selected: 10.0 % less memory"),
+        ] {
+            let (found, sentence) = judged(&ratios, metric);
+            assert_eq!(found, verdict, "{sentence}");
+            assert!(sentence.starts_with(start), "{sentence}");
+            assert!(!sentence.contains(['+', '-']), "{sentence}");
         }
     }
 
     #[test]
     fn no_difference_states_a_bound_that_holds() {
-        let verdict = verdict(&[1.001, 0.999, 1.002, 0.998, 1.0, 1.001], Unit::Seconds);
-        assert_eq!(verdict.outcome, Outcome::NoDifference);
-        let within = verdict.within.unwrap();
-        assert!(within > 0.0 && within < DEFAULT_BAND);
-        assert!(verdict.sentence.contains("no difference seen within ±0.2 %"), "{within}: {}", verdict.sentence);
+        let (verdict, sentence) = judged(&[1.001, 0.999, 1.002, 0.998, 1.0, 1.001], Metric::Ttft);
+        let Verdict::NoDifference { within_percent } = verdict else { panic!("{sentence}") };
+        assert!(within_percent > 0.1 && within_percent < 0.2, "{within_percent}");
+        assert!(sentence.starts_with("ttft: no difference seen within ±0.2 % between fast and selected"), "{sentence}");
         // Certain, but too small to matter.
-        let small = super::tests::verdict(&[1.005, 1.0055, 1.0045, 1.005], Unit::Seconds);
-        assert_eq!(small.outcome, Outcome::NoDifference, "{}", small.sentence);
+        let (verdict, sentence) = judged(&[1.005, 1.0055, 1.0045, 1.005], Metric::Ttft);
+        assert!(matches!(verdict, Verdict::NoDifference { .. }), "{sentence}");
+        // Bytes that are equal to the last one.
+        let (verdict, _) = judged(&[1.0; 4], Metric::Peak);
+        assert_eq!(verdict, Verdict::NoDifference { within_percent: 0.0 });
     }
 
     #[test]
     fn a_certain_sign_alone_is_not_enough() {
         // The interval leaves out 0, the estimate is below the band, the interval reaches past it.
-        let verdict = verdict(&[1.012, 1.018, 1.006, 1.024], Unit::TokensPerSecond);
-        assert_eq!(verdict.outcome, Outcome::Inconclusive, "{}", verdict.sentence);
+        let (verdict, sentence) = judged(&[1.012, 1.018, 1.006, 1.024], Metric::Decode);
+        assert!(matches!(verdict, Verdict::Inconclusive { .. }), "{sentence}");
     }
 
     #[test]
     fn inconclusive_says_how_many_more() {
-        let verdict = verdict(&[1.10, 0.97, 1.02, 1.06], Unit::TokensPerSecond);
-        assert_eq!(verdict.outcome, Outcome::Inconclusive);
-        let more = verdict.more_repeats.unwrap();
-        assert!(more >= 2 && more.is_multiple_of(2), "{more}");
-        assert!(verdict.sentence.starts_with(&format!("decode: inconclusive, needs about {more} more repeats: ")));
-        let single = super::tests::verdict(&[1.1], Unit::TokensPerSecond);
-        assert!(single.more_repeats.is_none() && single.sentence.contains("more repeats"), "{}", single.sentence);
+        let (verdict, sentence) = judged(&[1.10, 0.97, 1.02, 1.06], Metric::Decode);
+        let Verdict::Inconclusive { more_repeats } = verdict else { panic!("{sentence}") };
+        assert!(more_repeats.is_multiple_of(2) && (4..100).contains(&more_repeats), "{more_repeats}");
+        let start = format!("decode: inconclusive, needs about {more_repeats} more repeats: fast measured ");
+        assert!(sentence.starts_with(&start), "{sentence}");
+        let single = compare(&[Pair { control: 1.0, arm: 1.1, control_first: true }]).unwrap();
+        let judgement = judge(&single, Metric::Decode, DEFAULT_BAND, NAMES).unwrap();
+        assert!(judgement.verdict.missing().is_some() && judgement.sentence.contains("--repeats"), "{judgement:?}");
+    }
+
+    /// The textbook's number: ((1.96 + 0.84) spread / difference)^2, a little more for few.
+    #[test]
+    fn promised_repeats_are_the_textbooks() {
+        let many = repeats_for(0.10, 0.01);
+        assert!((780..=900).contains(&many), "{many}");
+        let few = repeats_for(0.02, 0.02);
+        assert!((10..=16).contains(&few), "{few}");
+        assert_eq!(repeats_for(0.0, 0.01), 4);
+        assert_eq!(repeats_for(0.01, 0.0), 1_000_000);
+        assert!(repeats_for(0.0, 0.0) >= 4);
     }
 
     #[test]
     fn a_band_that_is_a_percentage_is_refused() {
         let comparison = compare(&[Pair { control: 1.0, arm: 1.0, control_first: true }]).unwrap();
-        let names = Names { metric: "decode", unit: Unit::Seconds, control: "a", arm: "b" };
         for band in [2.0, -0.1, f64::NAN, 1.0] {
-            assert!(judge(&comparison, band, names).is_err(), "{band}");
+            assert!(judge(&comparison, Metric::Decode, band, NAMES).is_err(), "{band}");
         }
     }
 }
