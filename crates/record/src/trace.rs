@@ -2,11 +2,14 @@
 //! Not here: recording one (`probe`), what it comes to (`timeline.rs`), and the check of its rules (`trace/verify.rs`).
 
 mod names;
+mod perfetto;
+mod protobuf;
 mod samples;
 mod slice;
 mod verify;
 
 pub use names::{Name, Names};
+pub use perfetto::{WriteError, write_perfetto};
 pub use samples::{CpuSamples, Frame, FrameId, Sample, StackId};
 pub use slice::{Category, Instant, Slice, Value};
 pub use verify::{TraceError, verify};

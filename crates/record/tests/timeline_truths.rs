@@ -67,7 +67,7 @@ fn a_sleep_in_the_sampler_is_sampling_and_is_seen_in_the_longest_gap() {
     let frame = trace.samples.frame(Frame { function: sleep, file: None, line: None, inlined: false });
     let stack = trace.samples.stack(&[frame]);
     let sample = |n| Sample { at_ns: at + n * 400, thread: MAIN, stack, weight_ns: 400 };
-    trace.samples.samples.extend([1, 2, 3, 4].map(sample));
+    trace.samples.samples.extend([1u64, 2, 3, 4].map(sample));
     trace.samples.samples.sort_by_key(|sample| sample.at_ns);
     // The thread gave its processor up itself: that is what the sampler does, not a loss of its own.
     let off = [OffProcessor { thread: MAIN, start_ns: at, end_ns: at + 2000, preempted: false }];
@@ -209,7 +209,7 @@ fn a_trace_that_breaks_a_rule_is_refused_with_its_place() {
     };
     let cases: [(fn(&mut Trace), &str); 9] = [
         (|trace| trace.lanes[1].slices.swap(0, 2), "lane 'worker 0': slice 1 is out of order"),
-        (|trace| trace.lanes[1].slices[0].end_ns += 1000, "lane 'worker 0': slice 1 ends"),
+        (|trace| trace.lanes[1].slices[0].end_ns += 1000, "after the slice around it"),
         (|trace| trace.lanes[1].slices[0].end_ns = 1, "before its start"),
         (|trace| trace.end_ns -= 1, "outside the window"),
         (|trace| trace.flows[0].to.slice = 99, "flow 1 refers"),

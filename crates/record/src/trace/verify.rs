@@ -31,6 +31,8 @@ pub enum TraceError {
     NotFinite { what: String },
     #[error("{what} refers to something that the trace does not hold")]
     Dangling { what: String },
+    #[error("flow {id} leads back in time, from {from_ns} ns to {to_ns} ns")]
+    FlowBackwards { id: u64, from_ns: u64, to_ns: u64 },
     #[error("flow {id}: an id is used once and is not 0")]
     FlowId { id: u64 },
     #[error("there are {found} main lanes; a trace has at most one")]
@@ -57,10 +59,12 @@ pub fn verify(trace: &Trace) -> Result<(), TraceError> {
         if flow.id == 0 || !ids.insert(flow.id) {
             return Err(TraceError::FlowId { id: flow.id });
         }
-        for end in [flow.from, flow.to] {
-            if slice_at(trace, end).is_none() {
-                return Err(TraceError::Dangling { what: format!("flow {}", flow.id) });
-            }
+        let (Some(from), Some(to)) = (slice_at(trace, flow.from), slice_at(trace, flow.to)) else {
+            return Err(TraceError::Dangling { what: format!("flow {}", flow.id) });
+        };
+        let (from_ns, to_ns) = (from.start_ns, to.start_ns);
+        if from_ns > to_ns {
+            return Err(TraceError::FlowBackwards { id: flow.id, from_ns, to_ns });
         }
     }
     for counter in &trace.counters {
