@@ -1,17 +1,26 @@
 //! A trace in memory: what every lane did when, on one monotonic clock in nanoseconds, beside counters and CPU samples.
 //! Not here: recording one (`probe`), what it comes to (`timeline.rs`), and the check of its rules (`trace/verify.rs`).
 
+mod chrome;
+mod firefox;
+mod folded;
+mod json;
 mod names;
 mod perfetto;
 mod protobuf;
 mod samples;
 mod slice;
+mod speedscope;
 mod verify;
 
+pub use chrome::{MAX_CHROME_EVENTS, write_chrome};
+pub use firefox::write_firefox;
+pub use folded::write_folded;
 pub use names::{Name, Names};
 pub use perfetto::{WriteError, write_perfetto};
 pub use samples::{CpuSamples, Frame, FrameId, Sample, StackId};
 pub use slice::{Category, Instant, Slice, Value};
+pub use speedscope::write_speedscope;
 pub use verify::{TraceError, verify};
 
 /// Everything recorded between `start_ns` and `end_ns`.
@@ -155,5 +164,24 @@ impl Trace {
     /// Slices dropped on all lanes.
     pub fn dropped(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.dropped).sum()
+    }
+
+    /// Every thread of the operating system that has a lane or a sample, with a name: its first lane's, if it has one.
+    pub fn threads(&self) -> Vec<(u32, String)> {
+        let mut threads: Vec<(u32, String)> = Vec::new();
+        let lanes = self.lanes.iter().filter_map(|lane| Some((lane.kind.thread()?, lane.name.clone())));
+        for (thread, name) in lanes {
+            if threads.iter().all(|(known, _)| *known != thread) {
+                threads.push((thread, name));
+            }
+        }
+        let named = threads.len();
+        for sample in &self.samples.samples {
+            if threads.iter().all(|(known, _)| *known != sample.thread) {
+                threads.push((sample.thread, format!("thread {}", sample.thread)));
+            }
+        }
+        threads[named..].sort_unstable();
+        threads
     }
 }

@@ -240,13 +240,8 @@ impl<W: Write> Writer<'_, W> {
         })?;
         // The format has a table of its own for each use of a name; ours are few, so all go into each.
         let texts = self.trace.names.texts();
-        let tables = [
-            interned::EVENT_NAMES,
-            interned::ARGUMENT_NAMES,
-            interned::ARGUMENT_TEXTS,
-            interned::FUNCTIONS,
-            interned::SOURCE_PATHS,
-        ];
+        let tables =
+            [interned::EVENT_NAMES, interned::ARGUMENT_NAMES, interned::ARGUMENT_TEXTS, interned::SOURCE_PATHS];
         for (part, texts) in texts.chunks(INTERNED_AT_ONCE).enumerate() {
             self.send(|packet| {
                 packet.message(field::packet::INTERNED, |data| {
@@ -282,9 +277,14 @@ impl<W: Write> Writer<'_, W> {
                 packet.message(field::packet::INTERNED, |data| {
                     for (index, frame) in frames.iter().enumerate() {
                         let id = iid(part * INTERNED_AT_ONCE + index);
+                        let inlined = if frame.inlined { " [inlined]" } else { "" };
+                        let function = format!("{}{inlined}", trace.names.text(frame.function));
+                        data.message(interned::FUNCTIONS, |entry| {
+                            entry.uint(1, id).text(2, &function);
+                        });
                         data.message(interned::FRAMES, |entry| {
                             // Frames are told apart by address; there is none any more, so the number stands for it.
-                            entry.uint(1, id).uint(2, iid(frame.function.index())).uint(3, MAPPING).uint(4, id);
+                            entry.uint(1, id).uint(2, id).uint(3, MAPPING).uint(4, id);
                             if let Some(file) = frame.file {
                                 entry.uint(5, iid(file.index()));
                             }

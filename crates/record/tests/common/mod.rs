@@ -172,3 +172,48 @@ pub fn request(steps: u64, more: impl Fn(u64, usize, u64) -> u64) -> Trace {
     });
     trace
 }
+
+/// The same trace with every time multiplied and then moved.
+pub fn moved(mut trace: Trace, factor: u64, by: u64) -> Trace {
+    let change = |time: &mut u64| *time = *time * factor + by;
+    change(&mut trace.start_ns);
+    change(&mut trace.end_ns);
+    for lane in &mut trace.lanes {
+        for slice in &mut lane.slices {
+            change(&mut slice.start_ns);
+            change(&mut slice.end_ns);
+        }
+        lane.instants.iter_mut().for_each(|instant| change(&mut instant.at_ns));
+    }
+    for sample in &mut trace.samples.samples {
+        change(&mut sample.at_ns);
+        sample.weight_ns *= factor;
+    }
+    trace.counters.iter_mut().flat_map(|counter| &mut counter.points).for_each(|point| change(&mut point.0));
+    trace
+}
+
+/// A request on two workers that has one of everything: a stream, instants, arguments of each kind, awkward names.
+pub fn everything() -> Trace {
+    let mut trace = request(3, |_, worker, _| worker as u64 * 30);
+    let names =
+        ["note", "bytes", "why", "share", "a \"quoted\"\n\u{1}; name \u{e9}"].map(|text| trace.names.intern(text));
+    let [note, bytes, why, share, awkward] = names;
+    trace.lanes[0].instants.push(record::trace::Instant {
+        name: note,
+        category: Category::Allocation,
+        at_ns: 70,
+        args: vec![(bytes, Value::Integer(-5)), (why, Value::Text(awkward)), (share, Value::Number(0.25))],
+    });
+    trace.lanes.push(lane(LaneKind::Stream { device: 0, stream: 7 }, "stream 7"));
+    trace.lanes[3].slices.push(Slice {
+        name: awkward,
+        category: Category::Operator,
+        start_ns: 100,
+        end_ns: 100,
+        args: Vec::new(),
+    });
+    trace.lanes[3].dropped = 2;
+    trace.process.name = "hour;glass".into();
+    trace
+}
