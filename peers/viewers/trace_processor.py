@@ -24,15 +24,15 @@ QUERIES = {
     "problems": "select name, idx, severity, value from stats where severity in ('error', 'data_loss') and value > 0",
     "processes": "select pid, name from process where upid != 0 order by pid",
     "threads": "select tid, thread.name as name from thread join process using (upid) where upid != 0 order by tid",
+    # A lane's name is its thread's, but for tracks below a thread or the process, which have one of their own.
     "slices": """
-        select slice.ts as ts, dur, slice.name as name, category, depth,
-               coalesce(thread.name, track.name) as track, track.name as track_name, thread.tid as tid
+        select slice.ts as ts, dur, slice.name as name, category, depth, coalesce(track.name, thread.name) as lane
         from slice join track on slice.track_id = track.id
         left join thread_track on thread_track.id = track.id
         left join thread using (utid)
-        order by track, slice.ts, dur desc""",
+        order by lane, slice.ts, dur desc""",
     "arguments": """
-        select slice.name as name, slice.ts as ts, flat_key as key, display_value as value
+        select slice.name as name, slice.ts as ts, key, display_value as value
         from slice join args using (arg_set_id) order by ts, name, key""",
     "flows": """
         select a.name as from_name, a.ts as from_ts, b.name as to_name, b.ts as to_ts

@@ -108,7 +108,7 @@ impl Thread<'_> {
             out,
             "\"processStartupTime\":0,\"processShutdownTime\":null,\"registerTime\":0,\"unregisterTime\":null,"
         )?;
-        write!(out, "\"pausedRanges\":[],\"pid\":\"{}\",\"tid\":{},", trace.process.id, self.number)?;
+        write!(out, "\"pausedRanges\":[],\"pid\":\"{}\",\"tid\":\"{}\",", trace.process.id, self.number)?;
         write!(out, "\"showMarkersInTimeline\":true,")?;
         column(out, "stringArray", trace.names.texts().iter().map(|text| Text(text)))?;
         out.write_all(b",")?;
