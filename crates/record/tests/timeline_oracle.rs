@@ -21,8 +21,9 @@ fn losses() -> impl Strategy<Value = Vec<Lost>> {
 /// `None` is busy.
 fn at(trace: &Trace, lost: &[Lost], lane: &Lane, now: u64) -> Option<Cause> {
     let last = |lane: &Lane, wanted: &[Category]| {
-        let covers = lane.slices.iter().filter(|s| s.start_ns <= now && now < s.end_ns && wanted.contains(&s.category));
-        covers.last().map(|slice| slice.category)
+        let mut covers =
+            lane.slices.iter().filter(|s| s.start_ns <= now && now < s.end_ns && wanted.contains(&s.category));
+        covers.next_back().map(|slice| slice.category)
     };
     let lost_by = |thread: Option<u32>| {
         let covers =

@@ -8,6 +8,9 @@ use record::timeline::{OverheadSample, PlannedCalls, SamplingRung, SamplingUse, 
 use record::{Binary, Conditions, Host, Known, LogitsMode, Mechanisms, Phase, Reading, Subject, TimelineRecord, Unit};
 use record::{ReadError, Workload, read};
 
+/// Makes a record's numbers disagree.
+type Change = fn(&mut TimelineRecord);
+
 fn missing<T>() -> Known<T> {
     Known::unavailable("not known here", "look elsewhere")
 }
@@ -100,7 +103,7 @@ fn it_reads_back_equal_and_is_not_void() {
 
 #[test]
 fn every_cross_foot_can_fail_and_voids_it() {
-    let changes: [(fn(&mut TimelineRecord), &str); 8] = [
+    let changes: [(Change, &str); 8] = [
         (|record| record.summary.dropped = 1, "slices dropped"),
         (|record| record.sampling.lost = Known::Is(2), "CPU samples lost"),
         (|record| record.summary.lanes[1].occupation.busy_ns += 1, "worker 1: busy + idle = wall"),

@@ -12,6 +12,9 @@ use record::timeline::{
 };
 use record::trace::{Category, Frame, Lane, LaneKind, Sample, Trace};
 
+/// Breaks a rule of a trace.
+type Change = fn(&mut Trace);
+
 fn planned(calls: u64) -> Known<Vec<PlannedCalls>> {
     Known::Is(vec![PlannedCalls { operator: "matvec".into(), calls }])
 }
@@ -202,12 +205,12 @@ fn streams_share_calls_between_them_and_need_no_thread() {
 
 #[test]
 fn a_trace_that_breaks_a_rule_is_refused_with_its_place() {
-    let broken = |change: fn(&mut Trace)| {
+    let broken = |change: Change| {
         let mut trace = request(2, |_, worker, _| worker as u64 * 10);
         change(&mut trace);
         summarise(&trace, &[], &planned(4)).unwrap_err().to_string()
     };
-    let cases: [(fn(&mut Trace), &str); 9] = [
+    let cases: [(Change, &str); 9] = [
         (|trace| trace.lanes[1].slices.swap(0, 2), "lane 'worker 0': slice 1 is out of order"),
         (|trace| trace.lanes[1].slices[0].end_ns += 1000, "after the slice around it"),
         (|trace| trace.lanes[1].slices[0].end_ns = 1, "before its start"),
