@@ -47,6 +47,10 @@ pub struct TimelineRecord {
     pub summary: TimelineSummary,
     /// Time on a processor of the main thread within the window.
     pub main_thread_cpu: Reading,
+    /// The most bytes allocated at once within the window, resident weights included.
+    pub peak_allocation: Reading,
+    /// The part of it that held keys and values.
+    pub kv_allocation: Reading,
     pub overhead: Known<TracingOverhead>,
     pub sampling: SamplingUse,
     pub checks: Vec<Check>,
@@ -64,6 +68,8 @@ pub struct TimelineSummary {
     pub dropped: u64,
     /// The recorded window.
     pub wall_ns: u64,
+    /// Of the traced request, in order of first appearance: what tracing costs is in them, so they are no request clock.
+    pub phases: Vec<PhaseTime>,
     /// All device lanes together: busy while at least one is.
     pub device: Occupation,
     /// Each device lane.
@@ -73,6 +79,14 @@ pub struct TimelineSummary {
     pub operators: Vec<OperatorRow>,
     /// One per name of steps, e.g. prefill and decode.
     pub steps: Vec<StepSeries>,
+}
+
+/// One phase of the request, prefill or decode.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PhaseTime {
+    pub name: String,
+    pub wall_ns: u64,
 }
 
 /// Where time went. `busy_ns` and the causes are disjoint and sum to the window.

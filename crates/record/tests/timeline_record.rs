@@ -68,6 +68,8 @@ fn record(more: u64) -> TimelineRecord {
         process_id: 1,
         summary: summarise(&trace, &[], &planned).unwrap(),
         main_thread_cpu: Reading::measured(0.07, Unit::Seconds, 1),
+        peak_allocation: Reading::measured(2e9, Unit::Bytes, 1),
+        kv_allocation: Reading::measured(8e7, Unit::Bytes, 1),
         overhead: Known::Is(TracingOverhead {
             share: share(0.01),
             low: share(0.005),

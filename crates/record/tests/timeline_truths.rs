@@ -162,6 +162,21 @@ fn stolen_time_counts_where_most_of_a_reading_was_stolen() {
 }
 
 #[test]
+fn phases_are_summed_by_name_and_change_no_cause() {
+    let mut trace = request(20, |_, _, _| 0);
+    let plain = summary(&trace, &[]);
+    add(&mut trace, 0, Category::Phase, "prefill", 0, 850);
+    add(&mut trace, 0, Category::Phase, "decode", 950, 3700);
+    add(&mut trace, 0, Category::Phase, "decode", 3800, 4650);
+    sort(&mut trace);
+    trace.flows.clear();
+    let phased = summary(&trace, &[]);
+    let found: Vec<_> = phased.phases.iter().map(|phase| (phase.name.as_str(), phase.wall_ns)).collect();
+    assert_eq!(found, [("prefill", 850), ("decode", 2750 + 850)]);
+    assert_eq!(phased.device, plain.device);
+}
+
+#[test]
 fn few_steps_have_no_outliers_and_say_so() {
     let trace = request(4, |step, _, _| if step == 3 { 5000 } else { 0 });
     let summary = summary(&trace, &[]);

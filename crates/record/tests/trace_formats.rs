@@ -141,8 +141,8 @@ fn read_perfetto(bytes: &[u8]) -> Perfetto {
                 }
             }
             for stack in data.all(7) {
-                let frames = stack.0.iter().filter(|(number, _)| *number == 2);
-                let Some((_, Field::Number(innermost))) = frames.last() else { continue };
+                let mut frames = stack.0.iter().filter(|(number, _)| *number == 2);
+                let Some((_, Field::Number(innermost))) = frames.next_back() else { continue };
                 stacks.insert(stack.number(1).unwrap(), *innermost);
             }
         }

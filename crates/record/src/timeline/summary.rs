@@ -6,11 +6,11 @@ use super::evidence::Lost;
 use super::operators::PlannedCalls;
 use super::partition::{Partition, State, partition};
 use super::segments::Segment;
-use super::{LaneTime, Occupation, TimelineSummary, cause_times, gaps, operators, steps};
+use super::{LaneTime, Occupation, PhaseTime, TimelineSummary, cause_times, gaps, operators, steps};
 use crate::coverage::Coverage;
 use crate::known::Known;
 use crate::quantity::{Reading, Unit};
-use crate::trace::{Trace, TraceError, verify};
+use crate::trace::{Category, Trace, TraceError, verify};
 
 /// What `trace` comes to, given what is known of lost time and of the calls that the program plans.
 ///
@@ -40,12 +40,27 @@ pub fn summarise(
         coverage: coverage(trace, &partition),
         dropped: trace.dropped(),
         wall_ns: trace.wall_ns(),
+        phases: phases(trace),
         device: occupation(&partition.device, trace.wall_ns()),
         lanes,
         gaps: gaps::longest(trace, &partition.device),
         operators: operators::rows(trace, &partition, planned),
         steps: steps::series(trace, &partition),
     })
+}
+
+/// The main lane's phases, those of one name together.
+fn phases(trace: &Trace) -> Vec<PhaseTime> {
+    let mut phases: Vec<PhaseTime> = Vec::new();
+    let slices = trace.main_lane().map_or(&[][..], |main| &trace.lanes[main].slices);
+    for slice in slices.iter().filter(|slice| slice.category == Category::Phase) {
+        let (name, wall_ns) = (trace.names.text(slice.name), slice.duration_ns());
+        match phases.iter_mut().find(|phase| phase.name == name) {
+            Some(phase) => phase.wall_ns += wall_ns,
+            None => phases.push(PhaseTime { name: name.to_owned(), wall_ns }),
+        }
+    }
+    phases
 }
 
 fn coverage(trace: &Trace, partition: &Partition) -> Coverage {

@@ -16,7 +16,7 @@ pub const MAX_CHROME_EVENTS: usize = 500_000;
 /// phase or step, and `cpu_op` the rest of the main thread's work. Times count from the start of the window.
 ///
 /// # Errors
-/// A trace that breaks its rules or has more than [`MAX_CHROME_EVENTS`] events, before anything is written; what `out` reports.
+/// A trace that breaks its rules or has more than [`MAX_CHROME_EVENTS`] events, before anything is written; what `out` reports, which is given many small pieces: let it buffer.
 pub fn write_chrome(trace: &Trace, out: &mut impl Write) -> Result<(), WriteError> {
     verify(trace)?;
     let slices: usize = trace.lanes.iter().map(|lane| lane.slices.len() + lane.instants.len()).sum();

@@ -12,7 +12,7 @@ const VERSION: u32 = 55;
 /// Writes the samples and slices of every thread; streams are threads of their own. Times count from the start of the window.
 ///
 /// # Errors
-/// A trace that breaks its rules, before anything is written; what `out` reports.
+/// A trace that breaks its rules, before anything is written; what `out` reports, which is given many small pieces: let it buffer.
 pub fn write_firefox(trace: &Trace, out: &mut impl Write) -> Result<(), WriteError> {
     verify(trace)?;
     let interval_ns = trace.samples.samples.first().map_or(1_000_000, |sample| sample.weight_ns);

@@ -10,7 +10,7 @@ use std::io::Write;
 /// The number is the sum of the samples' weights, rounded. An inlined frame ends in `_[i]`.
 ///
 /// # Errors
-/// A trace that breaks its rules, before anything is written; what `out` reports.
+/// A trace that breaks its rules, before anything is written; what `out` reports, which is given many small pieces: let it buffer.
 pub fn write_folded(trace: &Trace, out: &mut impl Write) -> Result<(), WriteError> {
     verify(trace)?;
     let mut weights: HashMap<(u32, StackId), u64> = HashMap::new();

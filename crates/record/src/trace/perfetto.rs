@@ -93,7 +93,7 @@ pub enum WriteError {
 /// a stream is one below the process. Flame graphs of the samples count each as 1; their weights are in the counter `cpu-clock`.
 ///
 /// # Errors
-/// A trace that breaks its rules, before anything is written; what `out` reports.
+/// A trace that breaks its rules, before anything is written; what `out` reports, which is given many small pieces: let it buffer.
 pub fn write_perfetto(trace: &Trace, out: &mut impl Write) -> Result<(), WriteError> {
     verify(trace)?;
     let mut writer = Writer { trace, out, packet: Message::default(), first: true };

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 /// Writes the samples of every thread that has some; weights are nanoseconds. An inlined frame ends in `[inlined]`.
 ///
 /// # Errors
-/// A trace that breaks its rules, before anything is written; what `out` reports.
+/// A trace that breaks its rules, before anything is written; what `out` reports, which is given many small pieces: let it buffer.
 pub fn write_speedscope(trace: &Trace, out: &mut impl Write) -> Result<(), WriteError> {
     verify(trace)?;
     let name = Text(&trace.process.name);
