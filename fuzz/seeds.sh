@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fixtures=crates/model/tests/fixtures
-mkdir -p fuzz/corpus/{safetensors,gguf,config,tokenizer,template,records}
+mkdir -p fuzz/corpus/{safetensors,gguf,config,tokenizer,template,records,gates}
 
 # The parsers look at headers first; the weights behind them only make an input slow.
 seed() { # target, name, file
@@ -29,4 +29,6 @@ if source.exists():
     template = json.loads(source.read_text())["chat_template"]
     pathlib.Path("fuzz/corpus/template/qwen3.jinja").write_text(template)
 PYTHON
+printf '%s' 'decode < 0.97 * (baseline + 1 tok/s)' >fuzz/corpus/gates/numbers
+printf '%s' 'peak.verdict != smaller' >fuzz/corpus/gates/verdict
 echo '{"schema":"find/1"}' >fuzz/corpus/records/header.json

@@ -154,7 +154,7 @@ def add_config(writer: gguf.GGUFWriter, config: dict) -> None:
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
 
 
-def add_stand_in_tokenizer(writer: gguf.GGUFWriter, vocabulary: int, eos: int) -> None:
+def add_stand_in_tokenizer(writer: gguf.GGUFWriter, vocabulary: int, eos: int | None) -> None:
     """Byte-level BPE with the 256 bytes, one merge, and names nobody will type."""
     kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = [chr(byte) for byte in kept] + [chr(256 + index) for index in range(68)]
@@ -164,7 +164,8 @@ def add_stand_in_tokenizer(writer: gguf.GGUFWriter, vocabulary: int, eos: int) -
     writer.add_token_list(tokens[:vocabulary])
     writer.add_token_types([gguf.TokenType.NORMAL] * vocabulary)
     writer.add_token_merges(["t h"])
-    writer.add_eos_token_id(eos)
+    if eos is not None:
+        writer.add_eos_token_id(eos)
     writer.add_add_bos_token(False)
 
 

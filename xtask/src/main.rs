@@ -18,7 +18,8 @@ const USAGE: &str = "usage: cargo xtask VERB
   deps      fails on an edge between crates that the map does not have
   schema    writes schemas/ from the record types; with --check only compares
   fixtures  fetches the real model and tokenizer that some tests read, into downloads/
-  peers     builds the engines to compare with, into .venv/ (minutes); with `oracle` also what makes fixtures";
+  peers     gets the engines to compare with, into .venv/ (minutes): llama.cpp, openvino and mlx, or those named;
+            also by name transformers (1.5 GB), and oracle, which makes fixtures (1.5 GB)";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -29,8 +30,8 @@ fn main() -> ExitCode {
         ["schema"] => schema::write(),
         ["schema", "--check"] => schema::check(),
         ["fixtures"] => fixtures::run(),
-        ["peers"] => peers::run(None),
-        ["peers", "oracle"] => peers::run(Some("oracle")),
+        ["peers"] => peers::run(peers::DEFAULT),
+        ["peers", ref names @ ..] => peers::run(names),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;

@@ -11,7 +11,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use model::{Engine, Keep};
 use probe::{Case, Clocked, PROMPT_RULE, Request};
-use record::{Coverage, FindRecord, Known, LogitsMode, Phase, Protocol, Replay, Workload, token_trace_hash};
+use record::{Coverage, FindRecord, Known, LogitsMode, Phase, Protocol, Record, Replay, Workload, token_trace_hash};
 use weights::ModelFiles;
 
 use crate::failure::{INTERRUPTED, usage};
@@ -20,11 +20,20 @@ use crate::progress::Progress;
 use crate::{interrupt, load, output};
 
 #[derive(ValueEnum, Clone, Copy, Debug)]
-enum PrefillLogits {
+pub(crate) enum PrefillLogits {
     /// Of the prompt's last token, which is what generating needs
     Last,
     /// Of every prompt token
     All,
+}
+
+impl PrefillLogits {
+    pub(crate) fn mode(self) -> LogitsMode {
+        match self {
+            PrefillLogits::Last => LogitsMode::Last,
+            PrefillLogits::All => LogitsMode::All,
+        }
+    }
 }
 
 #[derive(clap::Args)]
@@ -122,13 +131,6 @@ impl Args {
             ))),
         }
     }
-
-    fn logits(&self) -> LogitsMode {
-        match self.prefill_logits {
-            PrefillLogits::Last => LogitsMode::Last,
-            PrefillLogits::All => LogitsMode::All,
-        }
-    }
 }
 
 /// The request clock, then both replays, as one closed record.
@@ -144,7 +146,7 @@ fn measure(args: &Args, files: &ModelFiles, engine: &mut Engine) -> Result<FindR
             new_rows: if phase == Phase::Decode { 1 } else { prompt.len() as u64 },
             capacity: (prompt.len() + if phase == Phase::Request { args.output_len } else { 0 }) as u64,
             output_tokens: if phase == Phase::Request { args.output_len as u64 } else { 0 },
-            logits: args.logits(),
+            logits: args.prefill_logits.mode(),
             sampling: "greedy".to_owned(),
             seed: args.seed,
             prompt_rule: PROMPT_RULE.to_owned(),
@@ -153,9 +155,13 @@ fn measure(args: &Args, files: &ModelFiles, engine: &mut Engine) -> Result<FindR
     };
     let progress = Progress::new("find");
     let show = |done: usize, total: usize, what: &str| progress.steps(done, total, what);
-    let request =
-        Request { prompt: &prompt, output_tokens: args.output_len, logits: args.logits(), warmup: args.warmup };
-    let Clocked { clock, wiring } = probe::clock(engine, &request, &show)?;
+    let request = Request {
+        prompt: &prompt,
+        output_tokens: args.output_len,
+        logits: args.prefill_logits.mode(),
+        warmup: args.warmup,
+    };
+    let Clocked { clock, wiring, .. } = probe::clock(engine, &request, &show)?;
     let mut replays = Vec::new();
     for phase in [Phase::Prefill, Phase::Decode] {
         let case =

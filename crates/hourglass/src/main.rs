@@ -1,6 +1,7 @@
 //! The command line: which verbs there are, and how an error becomes a message and an exit code.
 //! Not here: what a verb does (one file each), the engine, measurements.
 
+mod bench;
 mod chat;
 mod doctor;
 mod failure;
@@ -41,6 +42,8 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// Did the request get faster? Several variants clocked in one alternated run, with this machine's noise
+    Bench(bench::Args),
     /// Where the time of one request goes, and what to try next
     Find(find::Args),
     /// The checkpoints: parent, change, hypothesis, place in the source
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
     let line = CommandLine::parse();
     interrupt::install();
     let result = match line.verb {
+        Verb::Bench(args) => bench::run(args),
         Verb::Find(args) => find::run(args),
         Verb::Ladder(args) => ladder::run(args),
         Verb::Doctor(args) => doctor::run(args),

@@ -74,10 +74,15 @@ impl OutputFile {
     }
 
     /// Writes one JSON value, readable, with a final line end, and finishes.
-    pub(crate) fn finish_with_json(mut self, value: &impl serde::Serialize) -> Result<()> {
+    pub(crate) fn finish_with_json(self, value: &impl serde::Serialize) -> Result<()> {
         let mut text = serde_json::to_vec_pretty(value).context("a result could not be written as JSON")?;
         text.push(b'\n');
-        let written = self.writer.write_all(&text);
+        self.finish_with(&text)
+    }
+
+    /// Writes all of it and finishes.
+    pub(crate) fn finish_with(mut self, text: &[u8]) -> Result<()> {
+        let written = self.writer.write_all(text);
         written.map_err(|error| Self::failed(self.flag, &self.path, &error))?;
         self.finish()
     }

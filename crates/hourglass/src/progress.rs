@@ -34,6 +34,15 @@ impl Progress {
         self.draw(|| format!("{done} of {total}, {name}"));
     }
 
+    /// Removes the line, so that something else can be printed there.
+    pub(crate) fn wipe(&self) {
+        if let Some(drawn) = &self.drawn
+            && drawn.lock().is_ok_and(|mut last| last.take().is_some())
+        {
+            let _ = write!(std::io::stderr(), "\r\x1b[2K");
+        }
+    }
+
     fn draw(&self, text: impl FnOnce() -> String) {
         let Some(drawn) = &self.drawn else { return };
         let Ok(mut last) = drawn.lock() else { return };
@@ -48,10 +57,6 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if let Some(drawn) = &self.drawn
-            && drawn.lock().is_ok_and(|last| last.is_some())
-        {
-            let _ = write!(std::io::stderr(), "\r\x1b[2K");
-        }
+        self.wipe();
     }
 }

@@ -27,8 +27,6 @@ pub struct Clocked {
     pub wiring: Vec<Wiring>,
     /// Generated ids, as far as the request came.
     pub tokens: Vec<u32>,
-    /// Whether the peak of physical memory is the request's alone; else it is the process's since its start.
-    pub rss_of_request: bool,
     /// How often a thread of this process lost its processor to another during the request.
     pub involuntary_switches: Known<u64>,
 }
@@ -73,7 +71,6 @@ pub fn clock(
         clock: Known::Is(readings(request, &run)),
         wiring,
         tokens: run.output,
-        rss_of_request: run.rss_of_request,
         involuntary_switches: run.involuntary_switches,
     })
 }
@@ -82,7 +79,7 @@ impl Clocked {
     fn interrupted(place: &str) -> Clocked {
         let clock = Known::unavailable(format!("interrupted {place}"), "run again and let it finish");
         let switches = Known::unavailable("the request was not clocked", "run again and let it finish");
-        Clocked { clock, wiring: Vec::new(), tokens: Vec::new(), rss_of_request: false, involuntary_switches: switches }
+        Clocked { clock, wiring: Vec::new(), tokens: Vec::new(), involuntary_switches: switches }
     }
 }
 
@@ -111,7 +108,6 @@ struct Run {
     elapsed: Duration,
     peak_bytes: usize,
     peak_rss: Reading,
-    rss_of_request: bool,
     involuntary_switches: Known<u64>,
     processor_share: Reading,
     prefill_dispatches: Vec<Dispatches>,
@@ -177,7 +173,8 @@ fn margin(row: &[f32], best: u32) -> f64 {
 /// One request; `None` if it was interrupted before its first token.
 fn run_once(engine: &mut Engine, request: &Request<'_>) -> Result<Option<Run>, Error> {
     engine.reset_dispatches();
-    let rss_of_request = reset_peak_resident();
+    // Where that is not allowed, the peak is the process's: who prints the reading asks `reset_peak_resident` which it is.
+    reset_peak_resident();
     let switches = involuntary_switches();
     let processor_time = ProcessorTime::now();
     ops::memory::reset_peak();
@@ -229,7 +226,6 @@ fn run_once(engine: &mut Engine, request: &Request<'_>) -> Result<Option<Run>, E
         elapsed,
         peak_bytes,
         peak_rss,
-        rss_of_request,
         involuntary_switches,
         processor_share,
         prefill_dispatches,

@@ -64,7 +64,8 @@ pub fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-fn binary() -> Binary {
+/// This program.
+pub fn binary() -> Binary {
     let no_git = || ("the build was not made in a git checkout", "build in a checkout with git installed");
     let commit = option_env!("HOURGLASS_COMMIT").map(str::to_owned);
     let dirty = option_env!("HOURGLASS_DIRTY").map(|dirty| dirty == "true");

@@ -12,9 +12,9 @@ mod surroundings;
 mod wiring;
 
 pub use clock::{Clocked, Request, clock, margins};
-pub use conditions::{bound_kernels, conditions, host, now, subject};
+pub use conditions::{binary, bound_kernels, conditions, host, now, subject};
 pub use error::Error;
 pub use prompt::{PROMPT_RULE, prompt};
 pub use replay::{Case, replay};
-pub use resident::peak_resident_bytes;
+pub use resident::{peak_resident_bytes, reset_peak_resident};
 pub use surroundings::{Before, Watch, Watched};

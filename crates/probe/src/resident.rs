@@ -20,7 +20,7 @@ pub fn peak_resident_bytes() -> Reading {
 
 /// Sets the peak to what is resident now. False: the system does not allow it, and the peak goes on covering the process
 /// since its start.
-pub(crate) fn reset_peak_resident() -> bool {
+pub fn reset_peak_resident() -> bool {
     // 5 is the kernel's number for "reset the peak resident size" (proc_pid_clear_refs(5)).
     std::fs::write("/proc/self/clear_refs", "5").is_ok()
 }

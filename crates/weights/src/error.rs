@@ -104,6 +104,11 @@ pub enum Error {
     #[error("{}: cannot be made: there is no directory {}; make that first (mkdir -p) or choose another path", path.display(), parent.display())]
     NoParent { path: PathBuf, parent: PathBuf },
 
+    #[error(
+        "there is no place for a cache: neither XDG_CACHE_HOME nor HOME is set; set XDG_CACHE_HOME to a directory with room for the model"
+    )]
+    NoCache,
+
     #[error("--group {group}: expected 32, 64 or 128")]
     Group { group: usize },
 

@@ -1,11 +1,13 @@
 //! Files to named tensors, text to tokens.
 //!
 //! Here: where a model comes from ([`ModelSource`]), what its files hold ([`ModelFiles`]: a [`Config`], named
-//! [`Tensor`]s, a [`Tokenizer`], a [`ChatTemplate`]), and writing MLX checkpoints.
+//! [`Tensor`]s, a [`Tokenizer`], a [`ChatTemplate`]), and writing MLX and
+//! dense checkpoints.
 //! Not here: packing for a kernel, running anything. This crate knows no operator and no instruction set.
 
 mod config;
 mod config_json;
+mod dense_checkpoint;
 mod directory;
 mod error;
 mod escape;
@@ -17,6 +19,7 @@ mod hub;
 mod hub_download;
 mod mapping;
 mod mlx;
+mod partial_directory;
 mod python;
 mod quantize;
 mod quantize_checkpoint;
@@ -35,6 +38,7 @@ mod text_tests;
 mod tokenizer;
 
 pub use config::{Architecture, Config, RopeLayout, RopeScaling};
+pub use dense_checkpoint::{DenseCheckpoint, dense_in_cache, export_dense, peers_cache};
 pub use error::{Error, Result};
 pub use files::{ModelFiles, OpenOptions, Progress, open};
 pub use hub::pull;

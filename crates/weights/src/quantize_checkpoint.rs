@@ -2,14 +2,15 @@
 //! Not here: the rule itself (`quantize`).
 
 use std::fs::{self, File};
-use std::io::{BufWriter, ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::io::{BufWriter, Write};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use half::bf16;
 use serde_json::{Map, Value, json};
 
 use crate::files::TextFiles;
+use crate::partial_directory::PartialDirectory;
 use crate::quantize::{GROUPS, quantize_row};
 use crate::small_file::{TEXT_LIMIT, check_regular, read_small};
 use crate::{DenseType, Encoding, Error, ModelFiles, OpenOptions, Result, Tensor};
@@ -55,59 +56,18 @@ pub fn quantize_checkpoint(
     if !matches!(files.text(), TextFiles::Directory { .. }) {
         return Err(Error::NotAModel { path: files.place().into(), missing: "config.json".into() });
     }
-    let partial = Partial::create(out)?;
-    write_config(files.place(), &partial.path, group)?;
+    let partial = PartialDirectory::create(out)?;
+    write_config(files.place(), partial.path(), group)?;
     for name in COPIED {
         let from = files.place().join(name);
         if let Ok(data) = fs::metadata(&from) {
             check_regular(&from, &data)?;
-            let to = partial.path.join(name);
+            let to = partial.path().join(name);
             fs::copy(&from, &to).map_err(|e| Error::io(&to, "write", e))?;
         }
     }
-    write_weights(&plan, &partial.path.join("model.safetensors"), group, options)?;
+    write_weights(&plan, &partial.path().join("model.safetensors"), group, options)?;
     partial.finish(out)
-}
-
-/// A directory that is removed unless it is renamed to its final name.
-struct Partial {
-    path: PathBuf,
-    finished: bool,
-}
-
-impl Partial {
-    fn create(out: &Path) -> Result<Partial> {
-        let Some(name) = out.file_name() else {
-            return Err(Error::Exists { path: out.into() });
-        };
-        let path = out.with_file_name(format!(".{}.partial-{}", name.to_string_lossy(), std::process::id()));
-        fs::create_dir(&path).map_err(|e| match (e.kind(), out.parent()) {
-            (ErrorKind::NotFound, Some(parent)) => Error::NoParent { path: out.into(), parent: parent.into() },
-            // A run that was killed and had this very process id: only here is the hidden name what helps.
-            (ErrorKind::AlreadyExists, _) => Error::Exists { path: path.clone() },
-            _ => Error::io(out, "make the directory", e),
-        })?;
-        Ok(Partial { path, finished: false })
-    }
-
-    fn finish(mut self, out: &Path) -> Result<()> {
-        // Renaming would replace an empty directory that appeared meanwhile.
-        if fs::symlink_metadata(out).is_ok() {
-            return Err(Error::Exists { path: out.into() });
-        }
-        fs::rename(&self.path, out).map_err(|e| Error::io(out, "rename the finished directory to", e))?;
-        self.finished = true;
-        Ok(())
-    }
-}
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        if !self.finished {
-            // Already failing: that error is what the user must see.
-            drop(fs::remove_dir_all(&self.path));
-        }
-    }
 }
 
 fn not_quantizable(tensor: &str, why: String) -> Error {

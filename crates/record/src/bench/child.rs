@@ -46,9 +46,6 @@ pub struct ChildHeader {
     /// Ours only: solution, checkpoint, mechanisms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<Subject>,
-    /// Ours only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub conditions: Option<Conditions>,
 }
 
 /// A setting's value.
@@ -82,6 +79,9 @@ pub struct ChildRequest {
     /// How often a thread of the process lost its processor to another during the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub involuntary_switches: Option<u64>,
+    /// Ours only; read off after the clock, because finding out what is bound takes memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<Conditions>,
     /// Ours only: what was dispatched, prefill then decode.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wiring: Vec<Wiring>,

@@ -4,6 +4,7 @@
 mod arm;
 mod child;
 mod comparison;
+mod conclude;
 mod metric;
 mod record;
 mod sample;
@@ -14,6 +15,7 @@ pub use child::{
     UNAVAILABLE_EXIT, child_schema,
 };
 pub use comparison::{Interval, Method, MetricComparison, Noise, Verdict};
+pub use conclude::EXCLUSION_RULE;
 pub use metric::{Better, Metric};
 pub use record::{BenchProtocol, BenchRecord};
 pub use sample::{Measured, Outcome, Sample, Slot, Surroundings};

@@ -1,7 +1,7 @@
 //! `bench/1`: several arms clocked on one workload in one alternated run, with every sample.
 //! Not here: its parts (`arm.rs`, `sample.rs`, `comparison.rs`), and how to run one.
 
-use crate::bench::arm::{Arm, ArmKind};
+use crate::bench::arm::Arm;
 use crate::bench::comparison::{MetricComparison, Noise};
 use crate::bench::metric::Metric;
 use crate::bench::sample::{Sample, Slot};
@@ -137,7 +137,7 @@ impl BenchRecord {
             steps += sample.clock.token_seconds[1..].iter().sum::<f64>();
         }
         // Rounded decimals of other engines' prefill are allowed for by the protocol; ours are the same number.
-        if arm.kind == ArmKind::Checkpoint || arm.kind == ArmKind::SameAgain {
+        if self.is_ours(index) {
             checks.push(Check::sums(format!("{name}: prefill is the first tokens' time"), prefill, first));
         }
         checks.push(Check::sums(format!("{name}: decode is the other tokens' time"), decode, steps));

@@ -55,6 +55,12 @@ fn of_differences(metric: Metric, differences: &[f64], source: &str, repeats: us
     let spread = (differences.iter().map(|log| log * log).sum::<f64>() / differences.len() as f64).sqrt();
     noise.pair_spread = Reading::measured(spread, Unit::Share, count);
     noise.repeats_for_3_percent = Known::Is(repeats_for(spread, f64::ln_1p(0.03)));
+    if repeats > MOST_REPEATS {
+        // A record from elsewhere may claim any number; nothing is allocated by it.
+        noise.false_positives = Known::unavailable(TOO_MANY, FEWER);
+        noise.detectable_percent = Known::unavailable(TOO_MANY, FEWER);
+        return noise;
+    }
     // Two of four orders are the mirror image, as the schedule has them.
     let orders: Vec<bool> = (0..repeats).map(|row| row % 4 == 0 || row % 4 == 3).collect();
     let estimator = Estimator::new(&orders);
@@ -83,6 +89,11 @@ fn of_differences(metric: Metric, differences: &[f64], source: &str, repeats: us
     noise
 }
 
+/// For more, experiments are not drawn: it would take longer than it is worth.
+pub const MOST_REPEATS: usize = 200;
+
+const TOO_MANY: &str = "experiments of more than 200 repeats are not drawn";
+const FEWER: &str = "look at the intervals themselves";
 const TOO_FEW: &str = "fewer than two pairs of the same against itself";
 const MORE: &str = "run with --repeats 4 or more";
 
@@ -90,7 +101,9 @@ const MORE: &str = "run with --repeats 4 or more";
 pub fn words(noise: &Noise) -> String {
     let name = noise.metric.name();
     let (Some(rate), Some(detectable)) = (noise.false_positives.value(), noise.detectable_percent.known()) else {
-        return format!("{name} noise: not known, for {TOO_FEW}; {MORE}");
+        let missing = noise.false_positives.missing();
+        let (why, how) = missing.map_or((TOO_FEW, MORE), |missing| (&missing.unavailable, &missing.how_to_get));
+        return format!("{name} noise: not known, for {why}; {how}");
     };
     let three = match noise.repeats_for_3_percent.known() {
         Some(repeats) if *repeats <= 1000 => format!("; 3 % takes about {repeats} repeats"),
@@ -120,14 +133,14 @@ mod tests {
         (0..count).map(|_| spread * random.normal()).collect()
     }
 
-    fn noise(differences: &[f64], repeats: usize, band: f64) -> Noise {
+    fn noise_of(differences: &[f64], repeats: usize, band: f64) -> Noise {
         of_differences(Metric::Decode, differences, "test", repeats, band, 5)
     }
 
     /// With normal noise of a known spread, the answers are those of the textbook's power formula.
     #[test]
     fn answers_are_those_of_the_textbook_for_normal_noise() {
-        let noise = noise(&normal(400, 0.02, 1), 8, 0.0);
+        let noise = noise_of(&normal(400, 0.02, 1), 8, 0.0);
         let rate = noise.false_positives.value().unwrap();
         assert!((rate - 0.05).abs() < 0.015, "{rate}");
         // t(0.975, 6) = 2.447; the 80th percentile of the noncentral t is about t + 0.9 here.
@@ -140,9 +153,9 @@ mod tests {
     fn more_repeats_find_less_and_seeds_repeat() {
         let differences = normal(12, 0.03, 2);
         let sizes =
-            [4, 8, 16, 32].map(|repeats| *noise(&differences, repeats, 0.02).detectable_percent.known().unwrap());
+            [4, 8, 16, 32].map(|repeats| *noise_of(&differences, repeats, 0.02).detectable_percent.known().unwrap());
         assert!(sizes.windows(2).all(|pair| pair[1] < pair[0]), "{sizes:?}");
-        assert_eq!(noise(&differences, 8, 0.02), noise(&differences, 8, 0.02));
+        assert_eq!(noise_of(&differences, 8, 0.02), noise_of(&differences, 8, 0.02));
     }
 
     #[test]
@@ -160,14 +173,16 @@ mod tests {
 
     #[test]
     fn nothing_is_said_without_pairs() {
-        let noise = noise(&[0.01], 4, 0.02);
+        let noise = noise_of(&[0.01], 4, 0.02);
         assert!(noise.false_positives.missing().is_some() && words(&noise).contains("--repeats"));
+        let many = noise_of(&[0.01, 0.02], usize::MAX, 0.02);
+        assert!(many.false_positives.missing().is_some() && many.pair_spread.value().is_some());
         assert!(assess(Metric::Ttft, &[], "nothing", 4, 0.02, 1).detectable_percent.missing().is_some());
     }
 
     #[test]
     fn identical_samples_are_no_noise() {
-        let noise = noise(&[0.0; 8], 4, 0.02);
+        let noise = noise_of(&[0.0; 8], 4, 0.02);
         assert_eq!(noise.false_positives.value(), Some(0.0));
         assert!((noise.detectable_percent.known().unwrap() - 2.0).abs() < 1e-9, "the band remains");
     }

@@ -7,19 +7,20 @@ use crate::quantity::{Reading, Unit};
 use crate::statistics::noise::assess;
 use crate::statistics::paired::{Comparison, Pair, PairError, compare};
 use crate::statistics::verdict::{BandError, Names, judge};
+use std::collections::BTreeMap;
 
 /// The pairs of an arm with the control in one metric, one per block in which both have a sample that counts.
 pub fn pairs(record: &BenchRecord, arm: usize, metric: Metric) -> Vec<Pair> {
     let of = |arm: usize| {
         record.samples_of(arm).filter_map(move |sample| {
             let value = metric.of(&sample.counting()?.clock).value()?;
-            Some((sample.block, sample.order, value))
+            Some((sample.block, (sample.order, value)))
         })
     };
-    let control: Vec<_> = of(0).collect();
+    let control: BTreeMap<u64, (u64, f64)> = of(0).collect();
     of(arm)
-        .filter_map(|(block, order, value)| {
-            let (_, control_order, control) = control.iter().find(|(of_block, ..)| *of_block == block)?;
+        .filter_map(|(block, (order, value))| {
+            let (control_order, control) = control.get(&block)?;
             Some(Pair { control: *control, arm: value, control_first: *control_order < order })
         })
         .collect()
@@ -62,29 +63,31 @@ pub fn comparisons(record: &BenchRecord) -> Result<Vec<MetricComparison>, BandEr
     Ok(rows)
 }
 
-/// What the run's repeats are worth against its own noise, metric by metric: from the arm that is the control again where
-/// there is one, else from what the other arms' pairs spread around their estimates.
+/// The time of an assessment grows with the square of the repeats; one of more than these would only find less noise.
+const MOST_ASSESSED: usize = 50;
+
+/// What the run's repeats are worth against its own noise, metric by metric.
 pub fn noise(record: &BenchRecord) -> Known<Vec<Noise>> {
+    let rows: Vec<Noise> = Metric::ALL.into_iter().filter_map(|metric| noise_of(record, metric)).collect();
+    if rows.is_empty() {
+        return Known::unavailable("no two arms have samples that count", "compare two arms, or add --variant A/A");
+    }
+    Known::Is(rows)
+}
+
+/// The noise of one metric: from the arm that is the control again where there is one, else from what the other arms' pairs
+/// spread around their estimates. None: no two arms have it.
+pub fn noise_of(record: &BenchRecord, metric: Metric) -> Option<Noise> {
     let same: Vec<usize> = compared(record).filter(|arm| record.arms[*arm].kind == ArmKind::SameAgain).collect();
     let (arms, source) = if same.is_empty() {
         (compared(record).collect(), "what pairs spread around their estimate")
     } else {
         (same, "the control against itself")
     };
+    let comparisons: Vec<Comparison> =
+        arms.iter().filter_map(|arm| compare(&pairs(record, *arm, metric)).ok()).collect();
+    let comparisons: Vec<&Comparison> = comparisons.iter().collect();
     let band = record.protocol.practical_percent / 100.0;
-    let rows: Vec<Noise> = Metric::ALL
-        .into_iter()
-        .filter_map(|metric| {
-            let comparisons: Vec<Comparison> =
-                arms.iter().filter_map(|arm| compare(&pairs(record, *arm, metric)).ok()).collect();
-            let comparisons: Vec<&Comparison> = comparisons.iter().collect();
-            (!comparisons.is_empty()).then(|| {
-                assess(metric, &comparisons, source, record.protocol.repeats as usize, band, record.protocol.seed)
-            })
-        })
-        .collect();
-    if rows.is_empty() {
-        return Known::unavailable("no two arms have samples that count", "compare two arms, or add --variant A/A");
-    }
-    Known::Is(rows)
+    let (repeats, seed) = ((record.protocol.repeats as usize).min(MOST_ASSESSED), record.protocol.seed);
+    (!comparisons.is_empty()).then(|| assess(metric, &comparisons, source, repeats, band, seed))
 }

@@ -93,7 +93,9 @@ pub fn judge(comparison: &Comparison, metric: Metric, band: f64, names: Names<'_
         Finding::Better => Verdict::Better,
         Finding::Worse => Verdict::Worse,
         Finding::NoDifference => {
-            Verdict::NoDifference { within_percent: (interval.high - 1.0).max(1.0 - interval.low) * 100.0 }
+            // Not below zero, where the interval is a single point next to 1.
+            let within = (interval.high - 1.0).max(1.0 - interval.low).max(0.0);
+            Verdict::NoDifference { within_percent: within * 100.0 }
         }
         Finding::None => {
             let more_repeats = more_repeats(comparison.log_ratios.len(), center, (high - low) / 2.0, band);
@@ -131,12 +133,14 @@ pub(crate) fn repeats_for(spread: f64, wanted: f64) -> u64 {
         let power = student_quantile(POWER, repeats as usize - 2) / (repeats as f64).sqrt();
         needed * (interval_factor(repeats as usize) + power) <= 1.0
     };
-    (2..=50).map(|half| half * 2).find(|repeats| enough(*repeats)).unwrap_or_else(|| {
-        // Student's factors are the normal distribution's by now: 1.96 and 0.84.
-        let pairs = ((1.96 + 0.84) * needed).powi(2);
-        // 0 / 0 and 1 / 0 as well: nothing to find is not found by any number.
-        if pairs < 1e6 { (pairs / 2.0).ceil() as u64 * 2 } else { 1_000_000 }
-    })
+    let few: Vec<u64> = (2..=50).map(|half| half * 2).collect();
+    if let Some(repeats) = few.get(few.partition_point(|repeats| !enough(*repeats))) {
+        return *repeats;
+    }
+    // Student's factors are the normal distribution's by now: 1.96 and 0.84.
+    let pairs = ((1.96 + 0.84) * needed).powi(2);
+    // 0 / 0 and 1 / 0 as well: nothing to find is not found by any number.
+    if pairs < 1e6 { (pairs / 2.0).ceil() as u64 * 2 } else { 1_000_000 }
 }
 
 fn sentence(
@@ -178,13 +182,16 @@ fn sentence(
             } else {
                 format!("would need more than {MOST_REPEATS} more repeats on a machine as noisy as this")
             };
-            format!("{name}: inconclusive, {next}: {arm} measured {measured} than {control} ({evidence}, {why})")
+            format!("{name}: inconclusive, {next}: {arm} measured {measured}, against {control} ({evidence}, {why})")
         }
     }
 }
 
-/// `12.3 % more tokens per second`, `4.0 % less time`: the sign is in the word.
+/// `12.3 % more tokens per second`, `4.0 % less time`, `2.50 times the memory`: the sign is in the words.
 fn change(ratio: f64, unit: Unit) -> String {
+    if ratio >= 2.0 {
+        return format!("{ratio:.2} times the {}", noun(unit));
+    }
     let (word, size) = side(ratio, unit);
     format!("{size} % {word} {}", noun(unit))
 }
@@ -204,6 +211,9 @@ fn side(ratio: f64, unit: Unit) -> (&'static str, String) {
 }
 
 fn range(interval: Interval, unit: Unit) -> String {
+    if interval.low >= 2.0 {
+        return format!("{:.2} to {:.2} times", interval.low, interval.high);
+    }
     let ((low_word, low), (high_word, high)) = (side(interval.low, unit), side(interval.high, unit));
     if low_word == high_word {
         // The smaller size first.
@@ -255,6 +265,12 @@ mod tests {
             (DOWN, Metric::Ttft, Better, "ttft: fast is faster than selected: 10.0 % less time"),
             (UP, Metric::Request, Worse, "request: fast is slower than selected: 10.0 % more time"),
             (UP, Metric::Peak, Worse, "peak: fast is larger than selected: 10.0 % more memory"),
+            (
+                UP.map(|ratio| 5.0 * ratio),
+                Metric::Decode,
+                Better,
+                "decode: fast is faster than selected: 5.50 times the tok",
+            ),
             (DOWN, Metric::PeakRss, Better, "peak_rss: fast is smaller than selected: 10.0 % less memory"),
         ] {
             let (found, sentence) = judged(&ratios, metric);

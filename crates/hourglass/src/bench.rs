@@ -1,0 +1,382 @@
+//! `hourglass bench`: several variants clocked in one alternated run, each sample in a fresh process.
+//! Not here: clocking one request (`bench/child.rs`), the order's walk (`runner.rs`), what follows from samples (`record::bench`).
+
+mod child;
+mod commands;
+mod endpoint;
+mod growing;
+mod process;
+mod runner;
+mod table;
+mod variants;
+mod view;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use ops::Registry;
+use record::bench::{Arm, BenchProtocol, BenchRecord, EXCLUSION_RULE, Slot, Tolerance};
+use record::export::Format;
+use record::gate::{Failure, Gate};
+use record::statistics::{CONFIDENCE, order};
+use record::{Coverage, Known, Phase, Record, Workload, token_trace_hash};
+use weights::ModelFiles;
+
+use crate::failure::{INTERRUPTED, usage};
+use crate::find::PrefillLogits;
+use crate::load::{DEFAULT_MODEL, EngineArgs, ModelArgs, Solution};
+use crate::output::OutputFile;
+use crate::{interrupt, output};
+use growing::GrowingFile;
+use runner::Processes;
+use variants::{Suite, Variant, What};
+use view::View;
+
+/// Logits this near to each other may be decided otherwise by another kernel on the same weights: BF16 logits near 16 are
+/// spaced by 0.125, and a sum in another order moves one by a few of those.
+const KERNEL_TIE: f64 = 0.5;
+/// The same for weights that another engine rounded to 4 bits in its own way, which moves a logit by about 1.
+const WEIGHTS_TIE: f64 = 3.0;
+
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    child: Option<Verb>,
+    #[command(flatten)]
+    model: ModelArgs,
+    /// What to compare, once for each; the first is the control. A checkpoint (also as week2-NAME), fast, mlx, llama.cpp,
+    /// openvino, transformers, endpoint:URL (a server that speaks OpenAI's API), or A/A (the control again, which shows
+    /// the machine's noise) [default: selected and fast]
+    #[arg(long = "variant", value_name = "NAME")]
+    variants: Vec<String>,
+    /// What to compare where no --variant is given
+    #[arg(long, value_enum)]
+    suite: Option<Suite>,
+    /// Whose kernels and checkpoints to use
+    #[arg(long, value_enum, default_value = "hourglass")]
+    solution: Solution,
+    /// Fresh processes per variant; even where variants are compared, so that each order has its mirror image
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    repeats: usize,
+    /// Prompt tokens
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    input_len: usize,
+    /// Tokens to generate: the first by the prefill, each other by a decode step
+    #[arg(long, value_name = "N", default_value_t = 129)]
+    output_len: usize,
+    /// Complete requests in each process before the measured one
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    warmup: usize,
+    /// Which prompt tokens get logits. The default is what generating needs, and what find and replay use
+    #[arg(long, value_enum, default_value = "last")]
+    prefill_logits: PrefillLogits,
+    /// Seed of the prompt's token ids, and of the statistics' resampling
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Pause between processes
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, allow_negative_numbers = true)]
+    cooldown_seconds: f64,
+    /// A process that takes longer, load and warm-up included, is ended and its sample lost
+    #[arg(long, value_name = "SECONDS", default_value_t = 900.0, allow_negative_numbers = true)]
+    time_limit_seconds: f64,
+    /// Share of the processors that others may take before a sample is marked, and left out where enough remain
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1, allow_negative_numbers = true)]
+    load_limit: f64,
+    /// The smallest difference that matters
+    #[arg(long, value_name = "PERCENT", default_value_t = 2.0, allow_negative_numbers = true)]
+    smallest_percent: f64,
+    /// Exit with 1 if this holds for an arm, e.g. 'decode < 0.97 * baseline'; may be given several times
+    #[arg(long = "fail-if", value_name = "CONDITION")]
+    fail_if: Vec<String>,
+    /// Worker threads, also of other engines [default: every processor]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Pin each of our workers to a processor
+    #[arg(long)]
+    pin: bool,
+    /// Allow F16 and F32 weights to be rounded to BF16 where the checkpoint holds BF16
+    #[arg(long)]
+    convert: bool,
+    /// Columns per group when dense weights are quantized at load: 32, 64 or 128
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    w4_group: usize,
+    /// Instruction-set features to do without, comma-separated
+    #[arg(long, value_name = "LIST")]
+    features_without: Option<String>,
+    /// The folder with the adapters of other engines [default: peers/, found upwards]
+    #[arg(long, value_name = "FOLDER")]
+    peers: Option<PathBuf>,
+    /// Write the record of everything measured; while the run goes on it grows in FILE.partial
+    #[arg(long, value_name = "FILE")]
+    json_output: Option<PathBuf>,
+    /// Write the record in a form that another tool reads, once for each: llama-bench, llama-bench-arms, google-benchmark,
+    /// bmf, csv, markdown
+    #[arg(long = "export", value_name = "FORMAT=FILE")]
+    exports: Vec<String>,
+    /// Print the record in place of the tables
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Subcommand)]
+enum Verb {
+    /// One process of a bench run: one measured request, as JSON lines (bench-child/1)
+    Child(Box<child::Args>),
+}
+
+pub(crate) fn run(args: Args) -> Result<ExitCode> {
+    if let Some(Verb::Child(child)) = &args.child {
+        return child::run(child);
+    }
+    args.check()?;
+    let gates = args.gates()?;
+    let registry = args.solution.registry();
+    let variants = variants::resolve(&args.variants, args.suite, &registry)?;
+    // Before anything runs: the repeats fit the number of variants, and every rung's flags are good.
+    order::schedule(variants.len(), args.repeats).map_err(|error| usage(format!("--repeats: {error}")))?;
+    for variant in &variants {
+        if let What::Checkpoint(name) = &variant.what {
+            args.engine(name).options()?;
+        }
+    }
+    let record_file = args.json_output.as_deref().map(|path| GrowingFile::create("--json-output", path)).transpose()?;
+    let exports = args.exports()?;
+    let files = args.model.open(Some(DEFAULT_MODEL))?;
+    args.check_length(&files)?;
+    let prompt = args.prompt(&files);
+    let scratch = tempfile::tempdir().context("a folder for the prompt's ids could not be made")?;
+    let ids = scratch.path().join("ids.json");
+    std::fs::write(&ids, serde_json::to_vec(&prompt)?).context("the prompt's ids could not be written")?;
+    let commands = commands::all(&args, &variants, &files, &ids)?;
+    let mut record = args.plan(&variants, &commands, &files, &prompt)?;
+    if let Some(warning) = table::warning(&record, &registry) {
+        output::note(warning);
+    }
+    let mut executor = Processes {
+        commands: commands.into_iter().map(Result::ok).collect(),
+        limit: Duration::from_secs_f64(args.time_limit_seconds),
+        output_tokens: args.output_len as u64,
+    };
+    let mut view = View::new(record_file);
+    let ran = runner::run(&mut record, &mut executor, &mut view);
+    // What was measured is shown even where it could not be saved.
+    let saved = ran.and_then(|()| view.finish(&record));
+    for (format, file) in exports {
+        match format.render(&record) {
+            Ok(text) => file.finish_with(text.as_bytes())?,
+            // An interrupted run may have nothing to export; what it has is in the record.
+            Err(error) => output::note(format_args!("hourglass: {error}")),
+        }
+    }
+    let code = report(&args, &record, &gates)?;
+    saved.map(|()| code)
+}
+
+/// Everything printed, and the exit code.
+fn report(args: &Args, record: &BenchRecord, gates: &[(String, Gate)]) -> Result<ExitCode> {
+    if args.json {
+        output::print_json(record)?;
+    } else {
+        output::print(table::text(record, args).as_bytes())?;
+    }
+    if interrupt::requested() {
+        let why = record.coverage.reason().unwrap_or("everything had been measured");
+        output::note(format_args!("hourglass: interrupted: {why}"));
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    let mut passed = record.coverage.is_complete() && !record.void;
+    for (text, gate) in gates {
+        match gate.failures(record) {
+            Ok(failures) => {
+                for Failure { arm, sentence } in &failures {
+                    output::note(format_args!("hourglass: --fail-if '{text}' holds for {arm}: {sentence}"));
+                }
+                passed &= failures.is_empty();
+            }
+            Err(missing) => {
+                output::note(format_args!("hourglass: --fail-if '{text}' cannot be answered: {missing}"));
+                passed = false;
+            }
+        }
+    }
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Args {
+    /// A rung's engine flags.
+    fn engine(&self, checkpoint: &str) -> EngineArgs {
+        let mut engine = EngineArgs::plain(self.solution, checkpoint);
+        engine.threads = self.threads;
+        engine.pin = self.pin;
+        engine.convert = self.convert;
+        engine.w4_group = self.w4_group;
+        engine.features_without.clone_from(&self.features_without);
+        engine
+    }
+
+    fn model_name(&self) -> &str {
+        self.model.model.as_deref().unwrap_or(DEFAULT_MODEL)
+    }
+
+    fn check(&self) -> Result<()> {
+        let counts = [
+            ("--input-len", self.input_len, 1..=usize::MAX, "a request has a prompt"),
+            ("--output-len", self.output_len, 2..=usize::MAX, "the first token is the prefill's; decode needs another"),
+            ("--warmup", self.warmup, 0..=1_000, "requests that are not timed"),
+        ];
+        for (flag, found, range, why) in counts {
+            if !range.contains(&found) {
+                let (bound, limit) =
+                    if found < *range.start() { ("at least", range.start()) } else { ("at most", range.end()) };
+                return Err(usage(format!("{flag} {found}: expected {bound} {limit} ({why})")));
+            }
+        }
+        let numbers = [
+            ("--cooldown-seconds", self.cooldown_seconds, 0.0, 86_400.0, "a pause between processes"),
+            ("--time-limit-seconds", self.time_limit_seconds, 0.001, 8_640_000.0, "the longest a process may take"),
+            ("--load-limit", self.load_limit, 0.0, 1.0, "a share of all processors, such as 0.1"),
+            ("--smallest-percent", self.smallest_percent, 0.0, 99.0, "a difference in percent, such as 2"),
+        ];
+        for (flag, found, least, most, what) in numbers {
+            if !(least..=most).contains(&found) {
+                return Err(usage(format!("{flag} {found}: expected {least} to {most} ({what})")));
+            }
+        }
+        Ok(())
+    }
+
+    fn gates(&self) -> Result<Vec<(String, Gate)>> {
+        let parse = |text: &String| match Gate::parse(text) {
+            Ok(gate) => Ok((text.clone(), gate)),
+            Err(error) => Err(usage(format!("--fail-if: {error}"))),
+        };
+        self.fail_if.iter().map(parse).collect()
+    }
+
+    /// The files of --export, claimed.
+    fn exports(&self) -> Result<Vec<(Format, OutputFile)>> {
+        let mut places = vec![("--json-output", self.json_output.as_deref())];
+        let mut formats = Vec::with_capacity(self.exports.len());
+        for text in &self.exports {
+            let Some((format, path)) = text.split_once('=').filter(|(_, path)| !path.is_empty()) else {
+                return Err(usage(format!("--export {text}: expected FORMAT=FILE, e.g. csv=bench.csv")));
+            };
+            formats.push((Format::parse(format).map_err(|error| usage(error.to_string()))?, Path::new(path)));
+            places.push(("--export", Some(Path::new(path))));
+        }
+        output::check_distinct(&places)?;
+        formats.into_iter().map(|(format, path)| Ok((format, OutputFile::create("--export", path)?))).collect()
+    }
+
+    fn check_length(&self, files: &ModelFiles) -> Result<()> {
+        let limit = files.config().max_positions;
+        match self.input_len.checked_add(self.output_len) {
+            Some(tokens) if tokens <= limit => Ok(()),
+            _ => Err(usage(format!(
+                "--input-len {} and --output-len {} exceed the {limit} positions of {}; ask for fewer tokens",
+                self.input_len,
+                self.output_len,
+                files.label()
+            ))),
+        }
+    }
+
+    fn prompt(&self, files: &ModelFiles) -> Vec<u32> {
+        let config = files.config();
+        probe::prompt(self.input_len, config.vocab_size, &config.eos_tokens, self.seed)
+    }
+
+    /// The record before anything has run. Arms that cannot run have no slots, and say why.
+    fn plan(
+        &self,
+        variants: &[Variant],
+        commands: &[commands::Startable],
+        files: &ModelFiles,
+        prompt: &[u32],
+    ) -> Result<BenchRecord> {
+        let synthetic = files.label().starts_with("synthetic:");
+        let registry = self.solution.registry();
+        let mut arms: Vec<Arm> = Vec::with_capacity(variants.len());
+        for (variant, command) in variants.iter().zip(commands) {
+            let tolerance = tolerance(variant, &variants[0], synthetic, &registry);
+            let mut arm = Arm::planned(&variant.name, &variant.given, variant.what.kind(), tolerance);
+            if let Err(missing) = command {
+                arm.engine = Known::Unavailable(missing.clone());
+            }
+            arms.push(arm);
+        }
+        let running: Vec<usize> = (0..commands.len()).filter(|arm| commands[*arm].is_ok()).collect();
+        let (mut schedule, mut design) = (Vec::new(), "nothing can run".to_owned());
+        if !running.is_empty() {
+            let order =
+                order::schedule(running.len(), self.repeats).map_err(|error| usage(format!("--repeats: {error}")))?;
+            design = order.words();
+            schedule = order.slots().map(|(row, arm)| Slot { arm: running[arm] as u64, block: row as u64 }).collect();
+        }
+        let mut record = BenchRecord {
+            schema: BenchRecord::SCHEMA.to_owned(),
+            created: probe::now(),
+            workload: self.workload(files, prompt)?,
+            workload_id: String::new(),
+            protocol: BenchProtocol {
+                design,
+                repeats: self.repeats as u64,
+                warmup: self.warmup as u64,
+                cooldown_s: self.cooldown_seconds,
+                time_limit_s: self.time_limit_seconds,
+                seed: self.seed,
+                confidence: CONFIDENCE,
+                practical_percent: self.smallest_percent,
+                load_limit: self.load_limit,
+                exclusion_rule: EXCLUSION_RULE.to_owned(),
+            },
+            binary: probe::binary(),
+            host: probe::host(),
+            schedule,
+            arms,
+            samples: Vec::new(),
+            comparisons: Vec::new(),
+            noise: Known::unavailable("nothing has run", "let the run go on"),
+            coverage: Coverage::incomplete("nothing has run"),
+            checks: Vec::new(),
+            void: false,
+        };
+        record.conclude()?;
+        Ok(record)
+    }
+
+    fn workload(&self, files: &ModelFiles, prompt: &[u32]) -> Result<Workload> {
+        Ok(Workload {
+            model: files.label().to_owned(),
+            weights_hash: files.fingerprint()?,
+            phase: Phase::Request,
+            context_tokens: prompt.len() as u64,
+            new_rows: prompt.len() as u64,
+            capacity: (prompt.len() + self.output_len) as u64,
+            output_tokens: self.output_len as u64,
+            logits: self.prefill_logits.mode(),
+            sampling: "greedy".to_owned(),
+            seed: self.seed,
+            prompt_rule: probe::PROMPT_RULE.to_owned(),
+            token_trace_hash: token_trace_hash(prompt),
+        })
+    }
+}
+
+/// Synthetic weights are made so that every correct engine chooses the same tokens; on others, near ties may fall either
+/// way, and weights that were rounded in another way are other weights.
+fn tolerance(variant: &Variant, control: &Variant, synthetic: bool, registry: &Registry) -> Tolerance {
+    let weights = |variant: &Variant| match variant.what {
+        What::Checkpoint(name) => registry.checkpoint(name).ok().map(|checkpoint| checkpoint.weights),
+        _ => None,
+    };
+    match (&variant.what, weights(variant), weights(control)) {
+        _ if synthetic => Tolerance::Equal,
+        (What::SameAgain, ..) => Tolerance::Equal,
+        (_, Some(own), Some(controls)) if own == controls => Tolerance::NearTie { margin: KERNEL_TIE },
+        _ => Tolerance::NearTie { margin: WEIGHTS_TIE },
+    }
+}
