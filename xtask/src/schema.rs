@@ -16,6 +16,7 @@ fn schemas() -> Result<Vec<(PathBuf, String)>> {
         ("replay-1", record::schema::<record::ReplayRecord>()),
         ("replay-comparison-1", record::schema::<record::ReplayComparison>()),
         ("shapes-1", record::schema::<record::ShapeStudy>()),
+        ("timeline-1", record::schema::<record::TimelineRecord>()),
     ];
     let written = kinds.into_iter().map(|(name, schema)| {
         let text = serde_json::to_string_pretty(&schema).context("a schema is JSON")? + "\n";

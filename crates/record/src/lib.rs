@@ -20,6 +20,8 @@ mod samples;
 mod shapes;
 pub mod statistics;
 mod subject;
+pub mod timeline;
+pub mod trace;
 mod wiring;
 mod workload;
 
@@ -45,5 +47,6 @@ pub use request::{RequestClock, RequestTimes};
 pub use samples::{Samples, SamplesError};
 pub use shapes::{FlashInferFile, KernelName, ShapeRow, ShapeStudy, Tensor, flashinfer_files, test_backend_ops};
 pub use subject::{Mechanisms, Subject};
+pub use timeline::TimelineRecord;
 pub use wiring::Wiring;
 pub use workload::{LogitsMode, Phase, Workload, token_trace_hash};

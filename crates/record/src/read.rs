@@ -9,6 +9,7 @@ use crate::find::FindRecord;
 use crate::replay::cases::ReplayRecord;
 use crate::replay::compare::ReplayComparison;
 use crate::shapes::ShapeStudy;
+use crate::timeline::TimelineRecord;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::Deserialize;
@@ -24,6 +25,7 @@ pub const KNOWN_SCHEMAS: &[&str] = &[
     ReplayComparison::SCHEMA,
     ReplayRecord::SCHEMA,
     ShapeStudy::SCHEMA,
+    TimelineRecord::SCHEMA,
 ];
 
 /// The largest record that is read; the largest that is written is far smaller.
