@@ -26,7 +26,7 @@ use weights::ModelFiles;
 
 use crate::failure::{INTERRUPTED, usage};
 use crate::find::PrefillLogits;
-use crate::load::{DEFAULT_MODEL, EngineArgs, ModelArgs, Solution};
+use crate::load::{DEFAULT_MODEL, MachineArgs, ModelArgs};
 use crate::output::OutputFile;
 use crate::{interrupt, output};
 use growing::GrowingFile;
@@ -55,9 +55,6 @@ pub(crate) struct Args {
     /// What to compare where no --variant is given
     #[arg(long, value_enum)]
     suite: Option<Suite>,
-    /// Whose kernels and checkpoints to use
-    #[arg(long, value_enum, default_value = "hourglass")]
-    solution: Solution,
     /// Fresh processes per variant; even where variants are compared, so that each order has its mirror image
     #[arg(long, value_name = "N", default_value_t = 4)]
     repeats: usize,
@@ -91,21 +88,8 @@ pub(crate) struct Args {
     /// Exit with 1 if this holds for an arm, e.g. 'decode < 0.97 * baseline'; may be given several times
     #[arg(long = "fail-if", value_name = "CONDITION")]
     fail_if: Vec<String>,
-    /// Worker threads, also of other engines [default: every processor]
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
-    /// Pin each of our workers to a processor
-    #[arg(long)]
-    pin: bool,
-    /// Allow F16 and F32 weights to be rounded to BF16 where the checkpoint holds BF16
-    #[arg(long)]
-    convert: bool,
-    /// Columns per group when dense weights are quantized at load: 32, 64 or 128
-    #[arg(long, value_name = "N", default_value_t = 128)]
-    w4_group: usize,
-    /// Instruction-set features to do without, comma-separated
-    #[arg(long, value_name = "LIST")]
-    features_without: Option<String>,
+    #[command(flatten)]
+    machine: MachineArgs,
     /// The folder with the adapters of other engines [default: peers/, found upwards]
     #[arg(long, value_name = "FOLDER")]
     peers: Option<PathBuf>,
@@ -133,13 +117,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     }
     args.check()?;
     let gates = args.gates()?;
-    let registry = args.solution.registry();
+    let registry = args.machine.solution.registry();
     let variants = variants::resolve(&args.variants, args.suite, &registry)?;
     // Before anything runs: the repeats fit the number of variants, and every rung's flags are good.
     order::schedule(variants.len(), args.repeats).map_err(|error| usage(format!("--repeats: {error}")))?;
     for variant in &variants {
         if let What::Checkpoint(name) = &variant.what {
-            args.engine(name).options()?;
+            args.machine.options("--variant", name)?;
         }
     }
     let record_file = args.json_output.as_deref().map(|path| GrowingFile::create("--json-output", path)).transpose()?;
@@ -206,17 +190,6 @@ fn report(args: &Args, record: &BenchRecord, gates: &[(String, Gate)]) -> Result
 }
 
 impl Args {
-    /// A rung's engine flags.
-    fn engine(&self, checkpoint: &str) -> EngineArgs {
-        let mut engine = EngineArgs::plain(self.solution, checkpoint);
-        engine.threads = self.threads;
-        engine.pin = self.pin;
-        engine.convert = self.convert;
-        engine.w4_group = self.w4_group;
-        engine.features_without.clone_from(&self.features_without);
-        engine
-    }
-
     fn model_name(&self) -> &str {
         self.model.model.as_deref().unwrap_or(DEFAULT_MODEL)
     }
@@ -298,7 +271,7 @@ impl Args {
         prompt: &[u32],
     ) -> Result<BenchRecord> {
         let synthetic = files.label().starts_with("synthetic:");
-        let registry = self.solution.registry();
+        let registry = self.machine.solution.registry();
         let mut arms: Vec<Arm> = Vec::with_capacity(variants.len());
         for (variant, command) in variants.iter().zip(commands) {
             let tolerance = tolerance(variant, &variants[0], synthetic, &registry);

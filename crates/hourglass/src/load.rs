@@ -145,22 +145,6 @@ pub(crate) struct EngineArgs {
 }
 
 impl EngineArgs {
-    /// As if only `--solution` and `--checkpoint` had been given.
-    pub(crate) fn plain(solution: Solution, checkpoint: &str) -> EngineArgs {
-        EngineArgs {
-            solution,
-            checkpoint: checkpoint.to_owned(),
-            threads: None,
-            pin: false,
-            convert: false,
-            w4_group: 128,
-            features_without: None,
-            capacity_cache: None,
-            register_cached_rmsnorm: None,
-            tiled_prefill: None,
-        }
-    }
-
     /// What [`Engine::load`] takes; call it before opening the model, so that a wrong flag costs nothing.
     ///
     /// # Errors

@@ -46,7 +46,7 @@ struct CommandLine {
 #[derive(Subcommand)]
 enum Verb {
     /// Did the request get faster? Several variants clocked in one alternated run, with this machine's noise
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
     /// Where the time of one request goes, and what to try next
     Find(find::Args),
     /// Which group of operators costs the most at a shape, and how far each is from what the machine can do
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
     let line = CommandLine::parse();
     interrupt::install();
     let result = match line.verb {
-        Verb::Bench(args) => bench::run(args),
+        Verb::Bench(args) => bench::run(*args),
         Verb::Find(args) => find::run(args),
         Verb::Replay(args) => replay::run(args),
         Verb::Ladder(args) => ladder::run(args),

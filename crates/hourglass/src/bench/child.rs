@@ -129,7 +129,7 @@ fn serve(args: &Args, url: &str, ids: &[u32]) -> Result<ExitCode> {
 
 fn header(args: &Args, engine: &Engine, weights_form: &str) -> ChildHeader {
     let options = engine.options();
-    let subject = probe::subject(engine, args.engine.solution.name(), weights_form);
+    let subject = probe::subject(engine, args.engine.machine.solution.name(), weights_form);
     let features: Vec<_> = options.features.iter().map(|feature| feature.name()).collect();
     let covers = if probe::reset_peak_resident() { "request" } else { "process" };
     let whole = |number: usize| Setting::Whole(i64::try_from(number).unwrap_or(i64::MAX));

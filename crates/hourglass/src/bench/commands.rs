@@ -74,7 +74,7 @@ fn common(args: &Args, ids: &Path) -> Vec<OsString> {
 
 fn rung(args: &Args, checkpoint: &str, ids: &Path) -> Vec<OsString> {
     let mut words = common(args, ids);
-    let engine = args.engine(checkpoint);
+    let engine = &args.machine;
     // What was downloaded is there by now; a child that goes to the network would be timed with it.
     words.extend(["--model".into(), args.model_name().into(), "--offline".into()]);
     for (flag, value) in [
@@ -135,7 +135,7 @@ fn adapter(
         Ok(dense) => dense,
         Err(missing) => return Ok(Err(missing.clone())),
     };
-    let threads = match args.threads {
+    let threads = match args.machine.threads {
         Some(threads) => threads,
         None => std::thread::available_parallelism().map_or(1, usize::from),
     };

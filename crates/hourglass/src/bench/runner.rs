@@ -294,7 +294,8 @@ mod tests {
         words.extend(variants.iter().flat_map(|name| ["--variant", *name]));
         let crate::Verb::Bench(args) = crate::CommandLine::try_parse_from(words).unwrap().verb else { panic!("bench") };
         let files = args.model.open(None).unwrap();
-        let variants = super::super::variants::resolve(&args.variants, None, &args.solution.registry()).unwrap();
+        let variants =
+            super::super::variants::resolve(&args.variants, None, &args.machine.solution.registry()).unwrap();
         let command = ChildCommand { program: "none".into(), arguments: Vec::new() };
         let commands = vec![Ok(command); variants.len()];
         args.plan(&variants, &commands, &files, &args.prompt(&files)).unwrap()
