@@ -51,6 +51,38 @@ impl Observer for Until<'_> {
     }
 }
 
+/// Two observers at once: a call runs, and goes on, if both want it to; the first is told before the second.
+pub struct Both<'a, A, B>(pub &'a A, pub &'a B);
+impl<A: Observer, B: Observer> Observer for Both<'_, A, B> {
+    #[inline]
+    fn wants(&self, call: &BoundCall) -> bool {
+        self.0.wants(call) && self.1.wants(call)
+    }
+
+    #[inline]
+    fn goes_on(&self) -> bool {
+        self.0.goes_on() && self.1.goes_on()
+    }
+
+    #[inline]
+    fn arrives(&self, worker: usize, index: usize) {
+        self.0.arrives(worker, index);
+        self.1.arrives(worker, index);
+    }
+
+    #[inline]
+    fn starts(&self, worker: usize, index: usize) {
+        self.0.starts(worker, index);
+        self.1.starts(worker, index);
+    }
+
+    #[inline]
+    fn ends(&self, worker: usize, index: usize, call: &BoundCall) {
+        self.0.ends(worker, index, call);
+        self.1.ends(worker, index, call);
+    }
+}
+
 /// Runs only the calls of one group, at their real operands; `None` runs no call at all (what dispatch itself costs).
 pub struct Only(pub Option<Group>);
 impl Observer for Only {
@@ -164,7 +196,10 @@ mod ring {
 
     impl Ring {
         pub(super) fn new(spans: usize) -> Ring {
-            Ring(UnsafeCell::new(Inner { spans: Vec::with_capacity(spans), open: false, dropped: 0 }))
+            // Written once now, so that no page is met for the first time during the walk.
+            let mut reserved = vec![Span { call: u32::MAX, ..Span::default() }; spans];
+            reserved.clear();
+            Ring(UnsafeCell::new(Inner { spans: reserved, open: false, dropped: 0 }))
         }
 
         #[inline]

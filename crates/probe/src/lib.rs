@@ -1,16 +1,20 @@
-//! What makes records: observers (the request clock, the operator replay), the machine's ceilings, and the conditions.
+//! What makes records: observers (the request clock, the operator replay, the timeline), a sampler, the machine's ceilings, and
+//! the conditions.
 //! Not here: what a record is (`record`), how anything is computed (`ops`, `model`), what is printed (the binary).
 
 pub mod ceilings;
 mod clock;
 mod conditions;
 mod error;
+mod monotonic;
 mod processor;
 mod prompt;
 mod replay;
 mod resident;
+pub mod sampler;
 mod shapes;
 mod surroundings;
+mod timeline;
 mod wiring;
 
 pub use clock::{Clocked, Request, clock, margins};
@@ -21,3 +25,4 @@ pub use replay::{Case, replay};
 pub use resident::{peak_resident_bytes, reset_peak_resident};
 pub use shapes::{Shapes, shapes};
 pub use surroundings::{Before, Watch, Watched};
+pub use timeline::{ALLOCATION_BYTES, MainThread, Timeline, TimelineRequest, timeline};

@@ -53,7 +53,7 @@ pub struct Fault {
 /// The hypervisor ran something else on a thread's processor for `stolen_ns` of the time between two readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StealReading {
-    /// Pinned to the processor that was read.
+    /// Pinned to the processor that was read; any thread, where the reading is the mean of all processors.
     pub thread: u32,
     pub start_ns: u64,
     pub end_ns: u64,

@@ -90,7 +90,7 @@ pub enum WriteError {
 /// Writes the whole trace.
 ///
 /// Each lane is a thread track; one whose thread already has a track (worker 0 beside the main thread) is a track below it, and
-/// a stream is one below the process. Flame graphs of the samples count each as 1; their weights are in the counter `cpu-clock`.
+/// a stream is one below the process. Flame graphs of the samples count each as 1; their weights are in the counter `cpu time`.
 ///
 /// # Errors
 /// A trace that breaks its rules, before anything is written; what `out` reports, which is given many small pieces: let it buffer.
@@ -142,7 +142,7 @@ impl<W: Write> Writer<'_, W> {
                 // Timestamps are CLOCK_MONOTONIC's; samples come from a CPU clock.
                 defaults.uint(58, MONOTONIC).message(12, |perf| {
                     perf.message(1, |timebase| {
-                        timebase.uint(4, 1).uint(11, 2).text(10, "cpu-clock");
+                        timebase.uint(4, 1).uint(11, 2).text(10, "cpu time");
                     });
                 });
             });
