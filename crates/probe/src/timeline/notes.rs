@@ -22,8 +22,13 @@ pub(super) struct What {
 pub(super) trait Notebook {
     /// The time, for a later [`Notebook::note`].
     fn now(&self) -> u64;
+    /// `what` lasted from `start_ns` to `end_ns`.
+    fn span(&mut self, what: What, start_ns: u64, end_ns: u64);
     /// `what` lasted from `start_ns` until now.
-    fn note(&mut self, what: What, start_ns: u64);
+    #[inline]
+    fn note(&mut self, what: What, start_ns: u64) {
+        self.span(what, start_ns, self.now());
+    }
     /// This pass is about to run.
     fn pass(&mut self, step: &Prepared<'_, '_>);
     /// A token is there; so many bytes of keys and values are held.
@@ -39,7 +44,7 @@ impl Notebook for Silent {
         0
     }
     #[inline]
-    fn note(&mut self, _: What, _: u64) {}
+    fn span(&mut self, _: What, _: u64, _: u64) {}
     #[inline]
     fn pass(&mut self, _: &Prepared<'_, '_>) {}
     #[inline]
@@ -84,9 +89,9 @@ impl Notebook for Notes {
     }
 
     #[inline]
-    fn note(&mut self, what: What, start_ns: u64) {
+    fn span(&mut self, what: What, start_ns: u64, end_ns: u64) {
         if self.notes.len() < self.notes.capacity() {
-            self.notes.push(Note { what, start_ns, end_ns: now_ns() });
+            self.notes.push(Note { what, start_ns, end_ns });
         } else {
             self.dropped += 1;
         }
@@ -169,7 +174,7 @@ impl Notebook for Planner {
         0
     }
 
-    fn note(&mut self, _: What, _: u64) {}
+    fn span(&mut self, _: What, _: u64, _: u64) {}
 
     fn pass(&mut self, step: &Prepared<'_, '_>) {
         let named = |slot: &str, operator: &str| {

@@ -100,7 +100,7 @@ pub(super) fn run<O: Observer, N: Notebook>(
     let prefill = Mark::now();
     tokens.push(token(engine, &mut cache, (request.prompt, keep), PREFILL_STEP, main, observer, notes)?);
     let prefilled = Mark::now();
-    notes.note(PREFILL, prefill.wall_ns);
+    notes.span(PREFILL, prefill.wall_ns, prefilled.wall_ns);
     if request.phase == Phase::Decode {
         ops::memory::reset_peak();
     }
@@ -111,14 +111,14 @@ pub(super) fn run<O: Observer, N: Notebook>(
     }
     let decoded = Mark::now();
     if wanted > 1 {
-        notes.note(DECODE, prefilled.wall_ns);
+        notes.span(DECODE, prefilled.wall_ns, decoded.wall_ns);
     }
     let at = notes.now();
     let kv_bytes = cache.bytes();
     drop(cache);
     notes.note(RELEASE, at);
     let end = Mark::now();
-    notes.note(REQUEST, start.wall_ns);
+    notes.span(REQUEST, start.wall_ns, end.wall_ns);
     Ok(Run { start, prefill: (prefill, prefilled), decoded, end, tokens, kv_bytes })
 }
 
