@@ -51,7 +51,8 @@ pub const NOTES: usize = 4096;
 static NOTED_FROM: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// Places taken in `NOTED`, those beyond its end counted too.
 static NOTED_COUNT: AtomicUsize = AtomicUsize::new(0);
-static NOTED: [Note; NOTES] = [const { Note { at_ns: AtomicU64::new(0), bytes: AtomicU64::new(0), thread: AtomicU64::new(0) } }; NOTES];
+static NOTED: [Note; NOTES] =
+    [const { Note { at_ns: AtomicU64::new(0), bytes: AtomicU64::new(0), thread: AtomicU64::new(0) } }; NOTES];
 
 struct Note {
     at_ns: AtomicU64,

@@ -21,7 +21,7 @@ use std::time::Duration;
 pub const FREQUENCY_HZ: u64 = 997;
 
 /// How often the kernel's rings are emptied.
-const DRAIN: Duration = Duration::from_millis(100);
+const DRAIN: Duration = Duration::from_millis(20);
 
 /// A running sampler. Stop it: dropped, it takes its samples with it.
 pub struct Sampler {
@@ -156,8 +156,9 @@ impl Sampler {
     fn read(mut opened: perf::Threads) -> std::io::Result<Source> {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&stop);
+        // Before the thread runs, so that what is watched never begins earlier.
+        opened.enable(true);
         let body = move || {
-            opened.enable(true);
             while !seen.load(Relaxed) {
                 std::thread::park_timeout(DRAIN);
                 opened.drain();

@@ -149,8 +149,9 @@ fn acquire<O: Observer>(
     let traced = Traced::new(plan.threads().len(), plan.calls());
     let mut notes = Notes::new(plan, request);
     let cancelled = Arc::clone(&engine.options().cancelled);
-    let counters = Counters::start().map_err(Error::Thread)?;
+    // Before the tracer's own threads are there.
     let threads: Vec<u32> = crate::sampler::threads().iter().map(|(number, _)| *number).collect();
+    let counters = Counters::start().map_err(Error::Thread)?;
     let sampler = match request.frequency_hz {
         Some(frequency_hz) => Sampler::start(&threads, frequency_hz),
         None => Sampler::none("samples were not asked for"),
@@ -168,7 +169,8 @@ fn acquire<O: Observer>(
 
 /// The trace and what it comes to.
 fn finish(request: &TimelineRequest<'_>, plan: &Plan, acquired: Acquired) -> Result<Timeline, Error> {
-    let Acquired { run, notes, mut traced, sampled, quantities, allocations, allocations_dropped, peak_bytes } = acquired;
+    let Acquired { run, notes, mut traced, sampled, quantities, allocations, allocations_dropped, peak_bytes } =
+        acquired;
     let (start, end) = run.window(request.phase);
     let window = (start.wall_ns, end.wall_ns);
     let (trace, passes) = assemble::trace(Parts {

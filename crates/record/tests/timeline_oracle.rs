@@ -33,7 +33,7 @@ fn at(trace: &Trace, lost: &[Lost], lane: &Lane, now: u64) -> Option<Cause> {
     let main = &trace.lanes[0];
     let (own, of_main) = (lost_by(lane.kind.thread()), lost_by(main.kind.thread()));
     match last(lane, &[Category::Operator, Category::Barrier]) {
-        Some(Category::Barrier) => return Some(Cause::Barrier),
+        Some(Category::Barrier) => return Some(own.unwrap_or(Cause::Barrier)),
         Some(_) => return own,
         None => {}
     }
@@ -119,6 +119,9 @@ proptest! {
                 let inside = ends.filter(|&(end, _)| wait.start_ns < end && end <= wait.end_ns);
                 let last = inside.max_by_key(|&(end, other)| (end, std::cmp::Reverse(other)));
                 for now in wait.start_ns..wait.end_ns {
+                    if states[index][now as usize] != Some(Cause::Barrier) {
+                        continue;
+                    }
                     let what = match last {
                         None => Awaited::Unknown,
                         Some((end, _)) if now >= end => Awaited::Release,

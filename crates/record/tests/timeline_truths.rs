@@ -10,7 +10,7 @@ use record::timeline::{
     Awaited, Cause, Fault, LossKind, Lost, OffProcessor, OutlierKind, PlannedCalls, StealReading, TimelineSummary,
     from_samples, from_steal, from_switches, summarise,
 };
-use record::trace::{Category, Frame, Lane, LaneKind, Sample, Trace};
+use record::trace::{Category, Frame, Lane, LaneKind, Sample, Slice, Trace};
 
 /// Breaks a rule of a trace.
 type Change = fn(&mut Trace);
@@ -113,6 +113,36 @@ fn a_hog_that_takes_the_processor_is_the_cause_of_the_long_step_and_of_the_other
     assert_eq!(summary.device.lost_to(Cause::Descheduled), 2700);
     assert_eq!(outliers(&summary), [(5, Some(OutlierKind::Idle(Cause::Descheduled)), 3000)]);
     assert_eq!(summary.gaps[0].by_cause[0].cause, Cause::Descheduled);
+}
+
+/// Worker 0 parks at a barrier at 150 µs; worker 1 arrives at 300 µs; worker 0 runs again at 890 µs.
+#[test]
+fn a_worker_that_is_woken_and_gets_no_processor_is_descheduled_from_then_on() {
+    let mut trace = Trace { end_ns: 1_000_000, ..Trace::default() };
+    let (work, wait) = (trace.names.intern("linear"), trace.names.intern("barrier"));
+    let slice = |name, category, start_ns, end_ns| Slice { name, category, start_ns, end_ns, args: Vec::new() };
+    let lane = |worker, thread, slices| Lane {
+        kind: LaneKind::Worker { worker, thread },
+        name: format!("worker {worker}"),
+        slices,
+        instants: Vec::new(),
+        dropped: 0,
+    };
+    trace.lanes = vec![
+        lane(
+            0,
+            MAIN,
+            vec![slice(work, Category::Operator, 0, 100_000), slice(wait, Category::Barrier, 100_000, 900_000)],
+        ),
+        lane(1, HELPER, vec![slice(work, Category::Operator, 0, 300_000)]),
+    ];
+    let off = |end_ns| [OffProcessor { thread: MAIN, start_ns: 150_000, end_ns, preempted: false }];
+    let late = summary(&trace, &from_switches(&trace, &off(890_000), &[]));
+    assert_eq!(late.lanes[0].occupation.lost_to(Cause::Descheduled), 590_000);
+    let awaited: Vec<_> = late.lanes[0].awaited.iter().map(|time| (time.what, time.wall_ns)).collect();
+    assert_eq!(awaited, [(Awaited::Computing, 200_000), (Awaited::Release, 10_000)]);
+    assert!(from_switches(&trace, &off(390_000), &[]).is_empty(), "waking up takes that long");
+    assert!(from_switches(&trace, &off(250_000), &[]).is_empty(), "nobody had arrived");
 }
 
 #[test]

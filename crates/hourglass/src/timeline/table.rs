@@ -31,7 +31,8 @@ pub(crate) fn body(record: &TimelineRecord) -> String {
     }
     evidence(&mut text, record);
     for check in record.checks.iter().filter(|check| !check.passed) {
-        let found = format!("{}: expected {}, found {}; rely on nothing above.", check.name, check.expected, check.found);
+        let found =
+            format!("{}: expected {}, found {}; rely on nothing above.", check.name, check.expected, check.found);
         text += &paragraph("VOID: ", &found, "  ");
     }
     if let Some(reason) = record.summary.coverage.reason() {
@@ -119,7 +120,11 @@ fn gaps(text: &mut String, gaps: &[Gap]) {
     if gaps.is_empty() {
         return;
     }
-    let _ = writeln!(text, "The longest gaps: no worker computes\n  {:>11}{:>10}  why; what CPU samples saw", "at ms", "µs");
+    let _ = writeln!(
+        text,
+        "The longest gaps: no worker computes\n  {:>11}{:>10}  why; what CPU samples saw",
+        "at ms", "µs"
+    );
     for gap in gaps {
         let causes: Vec<String> = gap
             .by_cause
@@ -134,7 +139,11 @@ fn gaps(text: &mut String, gaps: &[Gap]) {
         if let Some(top) = gap.top.first() {
             let _ = write!(words, "; {} of {} samples in {}", top.samples, gap.samples, shortened(&top.function, 40));
         }
-        let lead = format!("  {:>11}{:>10}  ", format!("{:.3}", gap.start_ns as f64 / 1e6), thousands(gap.wall_ns as f64 / 1e3));
+        let lead = format!(
+            "  {:>11}{:>10}  ",
+            format!("{:.3}", gap.start_ns as f64 / 1e6),
+            thousands(gap.wall_ns as f64 / 1e3)
+        );
         *text += &paragraph(&lead, &words, "                         ");
     }
     text.push('\n');
@@ -197,7 +206,8 @@ fn steps(text: &mut String, series: &StepSeries) {
                     }
                     Known::Unavailable(missing) => missing.unavailable.clone(),
                 };
-                let lead = format!("  number {}: {} ms, {} above: ", outlier.step, ms(outlier.wall_ns), ms(outlier.excess_ns));
+                let lead =
+                    format!("  number {}: {} ms, {} above: ", outlier.step, ms(outlier.wall_ns), ms(outlier.excess_ns));
                 *text += &paragraph(&lead, &cause, "    ");
             }
             if outliers.len() > OUTLIERS {

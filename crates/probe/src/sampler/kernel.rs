@@ -65,7 +65,14 @@ impl Event {
         attributes.clock = libc::CLOCK_MONOTONIC;
         // SAFETY: the attributes are as large as they say; the kernel only reads them.
         let number = unsafe {
-            libc::syscall(libc::SYS_perf_event_open, &raw const attributes, thread as libc::pid_t, -1, -1, CLOSE_ON_EXEC)
+            libc::syscall(
+                libc::SYS_perf_event_open,
+                &raw const attributes,
+                thread as libc::pid_t,
+                -1,
+                -1,
+                CLOSE_ON_EXEC,
+            )
         };
         if number < 0 {
             return Err(io::Error::last_os_error());
@@ -149,9 +156,8 @@ impl Ring {
     /// Moves whole records into `out`, as many as its reserved room takes; what does not fit is left.
     pub(super) fn drain(&mut self, out: &mut Vec<u8>) {
         // SAFETY: the header is mapped and its two positions are aligned u64 that the kernel accesses atomically too.
-        let (head, tail) = unsafe {
-            (&*self.start.add(HEAD).cast::<AtomicU64>(), &*self.start.add(TAIL).cast::<AtomicU64>())
-        };
+        let (head, tail) =
+            unsafe { (&*self.start.add(HEAD).cast::<AtomicU64>(), &*self.start.add(TAIL).cast::<AtomicU64>()) };
         let (until, mut from) = (head.load(Ordering::Acquire), tail.load(Ordering::Relaxed));
         while from < until {
             let size = usize::from(u16::from_le_bytes([self.byte(from + 6), self.byte(from + 7)]));

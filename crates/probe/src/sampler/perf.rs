@@ -8,8 +8,8 @@ use record::Known;
 use record::timeline::{OffProcessor, SamplingRung};
 use std::io;
 
-/// Data of each ring: what an unprivileged process may lock for two threads with perf's default limit. It is emptied ten
-/// times a second.
+/// Data of each ring: what an unprivileged process may lock for two threads with perf's default limit. It is emptied
+/// fifty times a second.
 const RING_BYTES: usize = 512 << 10;
 /// Room per thread for what is taken out of the rings: a minute at 997 Hz with stacks of twenty frames and more.
 const KEPT_BYTES: usize = 16 << 20;
@@ -116,7 +116,8 @@ impl Threads {
     }
 
     pub(super) fn enable(&self, on: bool) {
-        for event in self.threads.iter().flat_map(|thread| [Some(&thread.sampling), thread.faulting.as_ref()]).flatten() {
+        for event in self.threads.iter().flat_map(|thread| [Some(&thread.sampling), thread.faulting.as_ref()]).flatten()
+        {
             // An event that does not start has no records: that shows.
             let _ = event.enable(on);
         }

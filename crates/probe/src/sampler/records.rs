@@ -66,9 +66,9 @@ pub(super) fn read(bytes: &[u8], ids: Ids, thread: u32) -> Contents {
         }
         let (record, behind) = rest.split_at(size);
         rest = behind;
-        let mut words = record[8..].chunks_exact(8).map(|word| {
-            u64::from_le_bytes([word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7]])
-        });
+        let mut words = record[8..]
+            .chunks_exact(8)
+            .map(|word| u64::from_le_bytes([word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7]]));
         one(&mut contents, kind, misc, &mut words, ids, thread);
     }
     contents
@@ -166,9 +166,13 @@ mod tests {
         let inside = |at, returns| Address { at, kernel: true, returns };
         assert_eq!(contents.samples[0].stack, [user(0x10, false), user(0x20, true)]);
         assert_eq!(contents.samples[1].stack, [inside(kernel, false), inside(kernel + 9, true), user(0x30, false)]);
-        assert_eq!((contents.samples.len(), contents.samples[0].weight_ns, contents.samples[1].at_ns), (2, 1_000_000, 200));
+        assert_eq!(
+            (contents.samples.len(), contents.samples[0].weight_ns, contents.samples[1].at_ns),
+            (2, 1_000_000, 200)
+        );
         assert_eq!(contents.faults, [PageFault { thread: 5, at_ns: 150, instruction: 0x11, address: 0xdead_0000 }]);
-        let switches = [Switch { at_ns: 300, out: true, preempted: true }, Switch { at_ns: 400, out: false, preempted: false }];
+        let switches =
+            [Switch { at_ns: 300, out: true, preempted: true }, Switch { at_ns: 400, out: false, preempted: false }];
         assert_eq!((&contents.switches[..], contents.lost), (&switches[..], 15));
     }
 

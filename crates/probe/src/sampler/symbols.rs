@@ -102,7 +102,11 @@ mod tests {
             names.text(samples.frames()[frames[0].0 as usize].function).to_owned()
         };
         assert_eq!(name(0xffff_ffff_8100_0012, false), "exc_page_fault");
-        assert_eq!(name(0xffff_ffff_8100_0010, true), "first", "a call at the very end of a function returns behind it");
+        assert_eq!(
+            name(0xffff_ffff_8100_0010, true),
+            "first",
+            "a call at the very end of a function returns behind it"
+        );
         assert_eq!(name(5, false), "[kernel]");
     }
 

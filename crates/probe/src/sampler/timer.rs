@@ -6,7 +6,9 @@
 use super::{Address, RawSample};
 use std::io;
 use std::mem::zeroed;
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicPtr, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
+};
 
 /// Frames kept of a stack.
 const FRAMES: usize = 24;

@@ -8,7 +8,8 @@ use crate::monotonic;
 use crate::sampler::{Sampled, Symbols};
 use ops::{Span, Traced};
 use record::trace::{
-    Category, Counter, CounterUnit, Flow, Instant, Lane, LaneKind, Name, Names, Process, Sample, Slice, SliceRef, Trace, Value,
+    Category, Counter, CounterUnit, Flow, Instant, Lane, LaneKind, Name, Names, Process, Sample, Slice, SliceRef,
+    Trace, Value,
 };
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -41,12 +42,8 @@ pub(super) fn trace(parts: Parts<'_>) -> (Trace, Range<usize>) {
     trace.lanes.push(Lane { kind, name: "main thread".to_owned(), slices, instants: Vec::new(), dropped });
 
     // When the passes ran, in order: all of the request's, and which of them are in the window.
-    let walks: Vec<(u64, u64)> = notes
-        .notes
-        .iter()
-        .filter(|note| note.what == WALK)
-        .map(|note| (note.start_ns, note.end_ns))
-        .collect();
+    let walks: Vec<(u64, u64)> =
+        notes.notes.iter().filter(|note| note.what == WALK).map(|note| (note.start_ns, note.end_ns)).collect();
     let first = walks.partition_point(|walk| walk.0 < window.0);
     let passes = first..walks.partition_point(|walk| walk.1 <= window.1).max(first);
     let origin_ns = monotonic::at_ns(traced.origin());
@@ -198,11 +195,8 @@ fn counters(notes: &Notes, sampled: &Sampled, window: (u64, u64)) -> Vec<Counter
 
 fn samples(trace: &mut Trace, sampled: &Sampled) {
     trace.samples.lost = sampled.lost.known().copied().unwrap_or(0);
-    let inside: Vec<_> = sampled
-        .samples
-        .iter()
-        .filter(|sample| (trace.start_ns..=trace.end_ns).contains(&sample.at_ns))
-        .collect();
+    let inside: Vec<_> =
+        sampled.samples.iter().filter(|sample| (trace.start_ns..=trace.end_ns).contains(&sample.at_ns)).collect();
     if inside.is_empty() {
         return;
     }

@@ -160,7 +160,10 @@ mod tests {
         assert_eq!(resident_bytes("Name:\tx\nVmHWM:\t 9 kB\nVmRSS:\t   250 kB\n"), Some(250 * 1024));
         assert_eq!(waited_us("some avg10=0.00 avg60=0.12 avg300=0.05 total=123456\nfull total=9\n"), Some(123_456));
         assert_eq!(stolen_ticks("cpu  100 5 20 1000 30 2 3 40 7 0\ncpu0 1 2\n"), Some(40));
-        assert_eq!((resident_bytes("VmHWM: 9 kB"), waited_us("full total=9"), stolen_ticks("cpu  1 2")), (None, None, None));
+        assert_eq!(
+            (resident_bytes("VmHWM: 9 kB"), waited_us("full total=9"), stolen_ticks("cpu  1 2")),
+            (None, None, None)
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! Not here: that the time was lost to a barrier, which is `partition.rs`.
 
 use super::partition::{Partition, State};
-use super::segments::within;
+use super::segments::{Segment, within};
 use super::{Awaited, AwaitedTime, Cause};
 use crate::trace::{Category, Lane, Trace};
 
@@ -22,20 +22,25 @@ pub(super) fn awaited(trace: &Trace, partition: &Partition, ends: &[Vec<u64>], l
                 Some((at, other))
             })
             .max_by_key(|&(at, other)| (at, std::cmp::Reverse(other)));
-        let Some((arrived, slowest)) = last else {
-            times[Awaited::Unknown as usize] += end - start;
-            continue;
-        };
-        times[Awaited::Release as usize] += end - arrived;
-        for part in within(&partition.states[slowest], (start, arrived)) {
-            let what = match part.value {
-                State::Busy(_) => Awaited::Computing,
-                State::Idle(Cause::Steal) => Awaited::Steal,
-                State::Idle(Cause::Descheduled) => Awaited::Descheduled,
-                State::Idle(Cause::PageFault) => Awaited::PageFault,
-                State::Idle(_) => Awaited::Elsewhere,
+        // The part that this worker lost by itself is no waiting.
+        let own =
+            within(&partition.states[lane], (start, end)).filter(|part| part.value == State::Idle(Cause::Barrier));
+        for Segment { start_ns, end_ns, .. } in own {
+            let Some((arrived, slowest)) = last else {
+                times[Awaited::Unknown as usize] += end_ns - start_ns;
+                continue;
             };
-            times[what as usize] += part.wall_ns();
+            times[Awaited::Release as usize] += end_ns.saturating_sub(start_ns.max(arrived));
+            for part in within(&partition.states[slowest], (start_ns, end_ns.min(arrived))) {
+                let what = match part.value {
+                    State::Busy(_) => Awaited::Computing,
+                    State::Idle(Cause::Steal) => Awaited::Steal,
+                    State::Idle(Cause::Descheduled) => Awaited::Descheduled,
+                    State::Idle(Cause::PageFault) => Awaited::PageFault,
+                    State::Idle(_) => Awaited::Elsewhere,
+                };
+                times[what as usize] += part.wall_ns();
+            }
         }
     }
     let all = Awaited::ALL.iter().map(|&what| AwaitedTime { what, wall_ns: times[what as usize] });

@@ -2,6 +2,7 @@
 //! Not here: reading the kernel's events, and what the evidence comes to in a lane.
 
 use super::Cause;
+use super::awaited::operator_ends;
 use crate::trace::{Category, CpuSamples, Lane, Names, Trace};
 use std::collections::HashMap;
 
@@ -66,9 +67,10 @@ const FAULT_HANDLERS: [&str; 6] =
 
 /// What context switches and faults say.
 ///
-/// A preempted stretch is time descheduled. One that the thread gave up itself counts only inside an operator, which makes no
-/// system call: then it waited for a page if it met a fault in that operator before, and was descheduled otherwise. Given up
-/// elsewhere, at a barrier say, it was waiting, which is no loss of its own.
+/// A preempted stretch is time descheduled. One that the thread gave up itself counts inside an operator, which makes no
+/// system call: then it waited for a page if it met a fault in that operator before, and was descheduled otherwise. Given up at a
+/// barrier, it was waiting until the last of the others had done its operator, which is no loss of its own; what it then still had
+/// to wait for is a processor, if that took longer than waking up does. Given up elsewhere it is no loss.
 pub fn from_switches(trace: &Trace, off: &[OffProcessor], faults: &[Fault]) -> Vec<Lost> {
     let mut faults = faults.to_vec();
     faults.sort_unstable_by_key(|fault| (fault.thread, fault.at_ns));
@@ -79,6 +81,7 @@ pub fn from_switches(trace: &Trace, off: &[OffProcessor], faults: &[Fault]) -> V
         }
     }
     operators.values_mut().for_each(|list| list.sort_unstable());
+    let released = releases(trace);
     let mut found = Vec::new();
     for &OffProcessor { thread, start_ns, end_ns, preempted } in off {
         if preempted {
@@ -94,6 +97,41 @@ pub fn from_switches(trace: &Trace, off: &[OffProcessor], faults: &[Fault]) -> V
             let why = if faulted { LossKind::PageFault } else { LossKind::Descheduled };
             found.push(Lost { thread, start_ns: start_ns.max(start), end_ns: until, why });
         }
+        let list = released.get(&thread).map_or(&[][..], Vec::as_slice);
+        let first = list.partition_point(|&(_, end)| end <= start_ns);
+        for &(release, end) in list[first..].iter().take_while(|&&(release, _)| release < end_ns) {
+            let (from, until) = (start_ns.max(release), end_ns.min(end));
+            if until > from + WAKING_NS {
+                found.push(Lost { thread, start_ns: from, end_ns: until, why: LossKind::Descheduled });
+            }
+        }
+    }
+    found
+}
+
+/// A thread that is woken has its processor by then, unless another one has it.
+const WAKING_NS: u64 = 100_000;
+
+/// Of each thread's barrier slices: when the last of the other lanes had done its operator, and the slice's end. Disjoint and in
+/// order.
+fn releases(trace: &Trace) -> HashMap<u32, Vec<(u64, u64)>> {
+    let lanes: Vec<&Lane> = trace.lanes.iter().filter(|lane| lane.kind.is_device()).collect();
+    let ends: Vec<Vec<u64>> = lanes.iter().map(|lane| operator_ends(lane)).collect();
+    let mut found: HashMap<u32, Vec<(u64, u64)>> = HashMap::new();
+    for (index, lane) in lanes.iter().enumerate() {
+        let Some(thread) = lane.kind.thread() else { continue };
+        let list = found.entry(thread).or_default();
+        for wait in lane.slices.iter().filter(|slice| slice.category == Category::Barrier) {
+            let before = |other: usize| {
+                let upto = ends[other].partition_point(|&end| end <= wait.end_ns);
+                ends[other][..upto].last().copied()
+            };
+            let last = (0..lanes.len()).filter(|&other| other != index).filter_map(before).max();
+            if let Some(last) = last {
+                list.push((last.max(wait.start_ns), wait.end_ns));
+            }
+        }
+        list.sort_unstable();
     }
     found
 }

@@ -27,7 +27,7 @@ pub(super) struct Partition {
 
 /// The rules, for a device lane at a moment, the first that fits:
 ///
-/// 1. in a barrier slice: idle, barrier;
+/// 1. in a barrier slice: lost time if the lane's thread lost it, else barrier;
 /// 2. in an operator slice: lost time if the lane's thread lost it, else busy;
 /// 3. outside both, with the main thread dispatching, sampling, tokenising or setting up: lost time if the main thread lost
 ///    it, else what the main thread does;
@@ -82,7 +82,7 @@ fn lane_states(
         let at = pair[0];
         let (own, main) = (own_lost.at(at).map(LossKind::cause), main_lost.at(at).map(LossKind::cause));
         let state = match work.at(at) {
-            Some(Work::Barrier) => State::Idle(Cause::Barrier),
+            Some(Work::Barrier) => State::Idle(own.unwrap_or(Cause::Barrier)),
             Some(Work::Operator(name)) => own.map_or(State::Busy(name), State::Idle),
             None => State::Idle(match main_work.at(at) {
                 Some(doing) => main.unwrap_or(doing),
