@@ -231,3 +231,89 @@ fn name(rung: SamplingRung) -> &'static str {
         SamplingRung::None => "nothing",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::monotonic::{now_ns, thread_cpu_ns};
+    use record::trace::{CpuSamples, Names};
+    use std::hint::black_box;
+
+    /// Uses 0.2 s of this thread's processor time, in a function that a stack shows.
+    #[inline(never)]
+    fn landmark() -> u64 {
+        let (start, mut sum) = (thread_cpu_ns(), 0);
+        while thread_cpu_ns() < start + 200_000_000 {
+            sum = (0..1000).fold(sum, |sum, n| black_box(sum ^ n));
+        }
+        black_box(sum)
+    }
+
+    fn own() -> u32 {
+        rustix::thread::gettid().as_raw_nonzero().get() as u32
+    }
+
+    /// The samples of this thread: about one per millisecond of processor time, nearly all in `landmark`.
+    fn check(samples: &[RawSample], window: (u64, u64)) {
+        let own: Vec<&RawSample> = samples.iter().filter(|sample| sample.thread == own()).collect();
+        assert!(own.iter().all(|sample| (window.0..=window.1).contains(&sample.at_ns)), "on another clock");
+        let seconds: f64 = own.iter().map(|sample| sample.weight_ns as f64 / 1e9).sum();
+        assert!((0.1..0.4).contains(&seconds), "{} samples stand for {seconds} s of 0.2", own.len());
+        let (mut names, mut stacks, mut symbols) = (Names::default(), CpuSamples::default(), Symbols::new());
+        let inside = own.iter().filter(|sample| {
+            let stack = symbols.stack(&sample.stack, &mut names, &mut stacks);
+            stacks.frames_of(stack).any(|frame| names.text(frame.function).ends_with("landmark"))
+        });
+        let (inside, all) = (inside.count(), own.len());
+        assert!(2 * inside > all, "{inside} of {all} samples have the function in their stack");
+    }
+
+    #[test]
+    fn the_best_rung_here_sees_where_a_thread_is() {
+        let sampler = Sampler::start(&[own()], FREQUENCY_HZ);
+        let rung = sampler.rung();
+        let start = now_ns();
+        landmark();
+        let sampled = sampler.stop();
+        if rung == SamplingRung::None {
+            println!("skipped: nothing samples here: {}", sampled.why);
+            return;
+        }
+        check(&sampled.samples, (start - 1_000_000, now_ns()));
+        assert_eq!(sampled.lost, Known::Is(0));
+    }
+
+    #[test]
+    fn timers_see_where_a_thread_is() {
+        let timers = match timer::Timers::start(&[own()], FREQUENCY_HZ) {
+            Ok(timers) => timers,
+            Err(error) => {
+                println!("skipped: no timers here: {error}");
+                return;
+            }
+        };
+        let start = now_ns();
+        assert!(timer::Timers::start(&[own()], FREQUENCY_HZ).is_err(), "one at a time");
+        landmark();
+        let (samples, lost) = timers.stop();
+        check(&samples, (start - 1_000_000, now_ns()));
+        assert_eq!(lost, 0);
+        landmark();
+        let again = timer::Timers::start(&[own()], FREQUENCY_HZ).unwrap();
+        assert!(again.stop().0.len() < 20, "nothing is left of the run before");
+    }
+
+    #[test]
+    fn switching_off_says_so() {
+        let sampled = Sampler::none("a test").stop();
+        assert_eq!((sampled.rung, &sampled.why[..]), (SamplingRung::None, "a test"));
+        assert!(sampled.lost.known().is_none() && sampled.switches.known().is_none());
+    }
+
+    #[test]
+    fn this_process_has_this_thread() {
+        assert!(threads().iter().any(|(number, _)| *number == own()));
+    }
+}

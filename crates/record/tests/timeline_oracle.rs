@@ -45,6 +45,7 @@ fn at(trace: &Trace, lost: &[Lost], lane: &Lane, now: u64) -> Option<Cause> {
         _ => Cause::Setup,
     });
     Some(match doing {
+        Some(Cause::Dispatch) => own.or(of_main).unwrap_or(Cause::Dispatch),
         Some(doing) => of_main.unwrap_or(doing),
         None => own.or(of_main).unwrap_or(Cause::Unexplained),
     })

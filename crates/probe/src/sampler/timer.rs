@@ -12,8 +12,8 @@ use std::sync::atomic::{
 
 /// Frames kept of a stack.
 const FRAMES: usize = 24;
-/// Words of a sample: time, number of frames, frames.
-const WORDS: usize = 2 + FRAMES;
+/// Words of a sample: time, the thread's processor time, number of frames, frames.
+const WORDS: usize = 3 + FRAMES;
 /// Samples per thread: a minute at 997 Hz.
 const ROOM: usize = 60_000;
 
@@ -82,12 +82,17 @@ impl Timers {
         for (ring, &thread) in rings.threads.iter().zip(&self.threads) {
             let taken = ring.taken.load(Acquire);
             lost += taken.saturating_sub(ROOM) as u64;
+            // The kernel looks at such timers at its ticks, so that a period may be longer than was asked for: a sample stands
+            // for the processor time since the one before.
+            let mut before = None;
             for words in ring.words.chunks_exact(WORDS).take(taken) {
-                let frames = words[2..].iter().take(words[1].load(Relaxed) as usize).enumerate();
+                let used = words[1].load(Relaxed);
+                let weight_ns = before.replace(used).map_or(self.weight_ns, |before| used.saturating_sub(before));
+                let frames = words[3..].iter().take(words[2].load(Relaxed) as usize).enumerate();
                 let stack = frames
                     .map(|(depth, at)| Address { at: at.load(Relaxed), kernel: false, returns: depth > 0 })
                     .collect();
-                samples.push(RawSample { at_ns: words[0].load(Relaxed), thread, weight_ns: self.weight_ns, stack });
+                samples.push(RawSample { at_ns: words[0].load(Relaxed), thread, weight_ns, stack });
             }
         }
         (samples, lost)
@@ -122,7 +127,7 @@ fn install() -> io::Result<()> {
     let mut action: libc::sigaction = unsafe { zeroed() };
     action.sa_sigaction = handler as libc::sighandler_t;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-    // SAFETY: `on_signal` calls only what a signal handler may: atomics and three system calls. It stays installed, because a
+    // SAFETY: `on_signal` calls only what a signal handler may: atomics and a few system calls. It stays installed, because a
     // signal may still be on its way after the last timer is gone, and finds nothing to do then.
     match unsafe { libc::sigaction(libc::SIGPROF, &action, std::ptr::null_mut()) } {
         0 => Ok(()),
@@ -187,20 +192,22 @@ unsafe fn note(ring: &Ring, process: libc::pid_t, context: *const libc::ucontext
         return;
     }
     let words = &ring.words[place * WORDS..(place + 1) * WORDS];
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid place for the time.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    words[0].store(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64, Relaxed);
+    for (word, clock) in words.iter().zip([libc::CLOCK_MONOTONIC, libc::CLOCK_THREAD_CPUTIME_ID]) {
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: a valid place for the time.
+        unsafe { libc::clock_gettime(clock, &mut now) };
+        word.store(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64, Relaxed);
+    }
     // SAFETY: the caller's promise.
     let (instruction, mut frame) = unsafe { registers(context) };
-    words[2].store(instruction, Relaxed);
+    words[3].store(instruction, Relaxed);
     let mut depth = 1;
     while depth < FRAMES {
         let Some([caller, address]) = pair(process, frame) else { break };
         if address == 0 {
             break;
         }
-        words[2 + depth].store(address, Relaxed);
+        words[3 + depth].store(address, Relaxed);
         depth += 1;
         // Stacks grow downwards, so callers' frames are above; anything else is no frame pointer.
         if caller <= frame || caller % 8 != 0 {
@@ -208,7 +215,7 @@ unsafe fn note(ring: &Ring, process: libc::pid_t, context: *const libc::ucontext
         }
         frame = caller;
     }
-    words[1].store(depth as u64, Relaxed);
+    words[2].store(depth as u64, Relaxed);
 }
 
 /// Instruction and frame pointer.

@@ -3,7 +3,7 @@
 
 use super::Cause;
 use super::awaited::operator_ends;
-use crate::trace::{Category, CpuSamples, Lane, Names, Trace};
+use crate::trace::{Category, CpuSamples, Lane, Names, SliceRef, Trace};
 use std::collections::HashMap;
 
 /// A thread lost this stretch of time.
@@ -70,7 +70,8 @@ const FAULT_HANDLERS: [&str; 6] =
 /// A preempted stretch is time descheduled. One that the thread gave up itself counts inside an operator, which makes no
 /// system call: then it waited for a page if it met a fault in that operator before, and was descheduled otherwise. Given up at a
 /// barrier, it was waiting until the last of the others had done its operator, which is no loss of its own; what it then still had
-/// to wait for is a processor, if that took longer than waking up does. Given up elsewhere it is no loss.
+/// to wait for is a processor, if that took longer than waking up does. So it is from a dispatch to the slice that the dispatch's
+/// flow leads to. Given up elsewhere it is no loss.
 pub fn from_switches(trace: &Trace, off: &[OffProcessor], faults: &[Fault]) -> Vec<Lost> {
     let mut faults = faults.to_vec();
     faults.sort_unstable_by_key(|fault| (fault.thread, fault.at_ns));
@@ -112,8 +113,8 @@ pub fn from_switches(trace: &Trace, off: &[OffProcessor], faults: &[Fault]) -> V
 /// A thread that is woken has its processor by then, unless another one has it.
 const WAKING_NS: u64 = 100_000;
 
-/// Of each thread's barrier slices: when the last of the other lanes had done its operator, and the slice's end. Disjoint and in
-/// order.
+/// When each thread could have gone on, and when it did: from the moment at which the last of the other lanes had done its operator
+/// to the end of a barrier slice, and from a dispatch to its first slice. Disjoint and in order.
 fn releases(trace: &Trace) -> HashMap<u32, Vec<(u64, u64)>> {
     let lanes: Vec<&Lane> = trace.lanes.iter().filter(|lane| lane.kind.is_device()).collect();
     let ends: Vec<Vec<u64>> = lanes.iter().map(|lane| operator_ends(lane)).collect();
@@ -131,8 +132,17 @@ fn releases(trace: &Trace) -> HashMap<u32, Vec<(u64, u64)>> {
                 list.push((last.max(wait.start_ns), wait.end_ns));
             }
         }
-        list.sort_unstable();
     }
+    let slice = |at: SliceRef| trace.lanes.get(at.lane)?.slices.get(at.slice);
+    for flow in &trace.flows {
+        let (Some(from), Some(to)) = (slice(flow.from), slice(flow.to)) else { continue };
+        if let Some(thread) = trace.lanes[flow.to.lane].kind.thread()
+            && from.start_ns < to.start_ns
+        {
+            found.entry(thread).or_default().push((from.start_ns, to.start_ns));
+        }
+    }
+    found.values_mut().for_each(|list| list.sort_unstable());
     found
 }
 

@@ -30,7 +30,7 @@ pub(super) struct Partition {
 /// 1. in a barrier slice: lost time if the lane's thread lost it, else barrier;
 /// 2. in an operator slice: lost time if the lane's thread lost it, else busy;
 /// 3. outside both, with the main thread dispatching, sampling, tokenising or setting up: lost time if the main thread lost
-///    it, else what the main thread does;
+///    it, or the lane's own thread while it is dispatched to, else what the main thread does;
 /// 4. lost time of the lane's own thread, then of the main thread;
 /// 5. unexplained.
 pub(super) fn partition(trace: &Trace, lost: &[Lost]) -> Partition {
@@ -85,6 +85,7 @@ fn lane_states(
             Some(Work::Barrier) => State::Idle(own.unwrap_or(Cause::Barrier)),
             Some(Work::Operator(name)) => own.map_or(State::Busy(name), State::Idle),
             None => State::Idle(match main_work.at(at) {
+                Some(Cause::Dispatch) => own.or(main).unwrap_or(Cause::Dispatch),
                 Some(doing) => main.unwrap_or(doing),
                 None => own.or(main).unwrap_or(Cause::Unexplained),
             }),
