@@ -17,6 +17,7 @@ fn schemas() -> Result<Vec<(PathBuf, String)>> {
         ("replay-comparison-1", record::schema::<record::ReplayComparison>()),
         ("sensitivity-1", record::schema::<record::SensitivityRecord>()),
         ("shapes-1", record::schema::<record::ShapeStudy>()),
+        ("timeline-1", record::schema::<record::TimelineRecord>()),
         ("wiring-1", record::schema::<record::WiringPlan>()),
     ];
     let written = kinds.into_iter().map(|(name, schema)| {

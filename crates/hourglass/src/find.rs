@@ -4,6 +4,8 @@
 mod next;
 mod table;
 
+pub(crate) use table::head;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 

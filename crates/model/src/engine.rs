@@ -9,6 +9,7 @@ use ops::{
     Bound, CachePolicy, DType, Kernel, Matrix, Observer, Plain, Resolved, Sequence, SequenceShape, Step, Until,
     Weights, Workers,
 };
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use weights::{Config, ModelFiles};
@@ -26,6 +27,15 @@ pub enum Keep {
     Last,
     All,
     LastRows(usize),
+}
+
+/// One pass of a longer run of tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pass {
+    /// Which of the tokens.
+    pub rows: Range<usize>,
+    /// Of those.
+    pub keep: Keep,
 }
 
 /// A model ready to run under one checkpoint.
@@ -150,28 +160,45 @@ impl Engine {
     /// No tokens, an id outside the vocabulary, more tokens than the cache or the model's positions allow (nothing has
     /// changed then), or interruption (the chunks before it are cached).
     pub fn forward(&mut self, cache: &mut Cache, tokens: &[u32], keep: Keep) -> Result<Logits<'_>> {
-        let kept = kept_rows(keep, tokens.len())?;
-        self.check_tokens(cache, tokens)?;
-        let chunk =
-            if cache.policy() == CachePolicy::None { tokens.len() } else { self.options.prefill_chunk.max(kept) };
-        // The last chunk ends the prompt and holds every kept row.
-        let last = tokens.len().saturating_sub(1) / chunk * chunk;
-        let last = last.min(tokens.len() - kept);
+        let mut passes = self.passes(cache, tokens, keep)?;
         let cancelled = Arc::clone(&self.options.cancelled);
-        for part in tokens[..last].chunks(chunk) {
-            let mut step = self.prepare(cache, part, Keep::Last)?;
+        // The kept rows are the last pass's.
+        let last = passes.next_back().expect("there is at least one token");
+        for pass in passes {
+            let mut step = self.prepare(cache, &tokens[pass.rows], pass.keep)?;
             step.run(&Until(&cancelled));
             if cancelled.load(Relaxed) {
                 return Err(Error::Interrupted);
             }
             step.commit();
         }
-        let mut step = self.prepare(cache, &tokens[last..], Keep::LastRows(kept))?;
+        let mut step = self.prepare(cache, &tokens[last.rows], last.keep)?;
         step.run(&Until(&cancelled));
         if cancelled.load(Relaxed) {
             return Err(Error::Interrupted);
         }
         Ok(step.commit())
+    }
+
+    /// The passes in which [`Engine::forward`] runs `tokens`: for who prepares, observes and commits each by itself.
+    ///
+    /// # Errors
+    /// As for [`Engine::forward`], before anything has changed.
+    pub fn passes(
+        &self,
+        cache: &Cache,
+        tokens: &[u32],
+        keep: Keep,
+    ) -> Result<impl DoubleEndedIterator<Item = Pass> + use<>> {
+        let kept = kept_rows(keep, tokens.len())?;
+        self.check_tokens(cache, tokens)?;
+        let count = tokens.len();
+        let chunk = if cache.policy() == CachePolicy::None { count } else { self.options.prefill_chunk.max(kept) };
+        // The last pass ends the prompt and holds every kept row.
+        let last = (count.saturating_sub(1) / chunk * chunk).min(count - kept);
+        let before = (0..last.div_ceil(chunk))
+            .map(move |pass| Pass { rows: pass * chunk..((pass + 1) * chunk).min(last), keep: Keep::Last });
+        Ok(before.chain(std::iter::once(Pass { rows: last..count, keep: Keep::LastRows(kept) })))
     }
 
     /// Makes one pass over `tokens` ready, unchunked. It can be run any number of times, under any observer, before it is

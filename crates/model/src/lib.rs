@@ -13,7 +13,7 @@ mod rope;
 mod sampler;
 
 pub use cache::{Cache, CacheCounters};
-pub use engine::{CallDispatches, Dispatches, Engine, Keep, Logits, Prepared};
+pub use engine::{CallDispatches, Dispatches, Engine, Keep, Logits, Pass, Prepared};
 pub use error::{Error, Result};
 pub use generate::{GenerateOptions, Generated, Generation, generate};
 pub use load::{LoadOptions, weight_formats};

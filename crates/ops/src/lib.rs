@@ -44,6 +44,6 @@ pub use registry::Registry;
 pub use rewrite::Rewrite;
 pub use step::{LayerCache, PreviousCache, Sequence, SequenceShape, Step};
 pub use verify::VerifyError;
-pub use walk::{Interruptible, Observer, Only, Plain, Span, Traced, Until, Where, run};
+pub use walk::{Both, Observer, Only, Plain, Span, Traced, Until, Where, run};
 pub use weight::{ElementType, Encoding, PackError, Packed, RowSource, WeightFormat, WeightRequest, Weights};
 pub use workers::Workers;

@@ -51,31 +51,34 @@ impl Observer for Until<'_> {
     }
 }
 
-/// Another observer's walk, given up as by [`Until`]: a single pass over a long prompt may take minutes.
-pub struct Interruptible<'a, O>(pub &'a AtomicBool, pub &'a O);
-impl<O: Observer> Observer for Interruptible<'_, O> {
+/// Two observers at once: a call runs, and goes on, if both want it to; the first is told before the second.
+pub struct Both<'a, A, B>(pub &'a A, pub &'a B);
+impl<A: Observer, B: Observer> Observer for Both<'_, A, B> {
     #[inline]
     fn wants(&self, call: &BoundCall) -> bool {
-        self.1.wants(call)
+        self.0.wants(call) && self.1.wants(call)
     }
 
     #[inline]
     fn goes_on(&self) -> bool {
-        !self.0.load(Relaxed) && self.1.goes_on()
+        self.0.goes_on() && self.1.goes_on()
     }
 
     #[inline]
     fn arrives(&self, worker: usize, index: usize) {
+        self.0.arrives(worker, index);
         self.1.arrives(worker, index);
     }
 
     #[inline]
     fn starts(&self, worker: usize, index: usize) {
+        self.0.starts(worker, index);
         self.1.starts(worker, index);
     }
 
     #[inline]
     fn ends(&self, worker: usize, index: usize, call: &BoundCall) {
+        self.0.ends(worker, index, call);
         self.1.ends(worker, index, call);
     }
 }
@@ -176,7 +179,10 @@ mod ring {
 
     impl Ring {
         pub(super) fn new(spans: usize) -> Ring {
-            Ring(UnsafeCell::new(Inner { spans: Vec::with_capacity(spans), open: false, dropped: 0 }))
+            // Written once now, so that no page is met for the first time during the walk.
+            let mut reserved = vec![Span { call: u32::MAX, ..Span::default() }; spans];
+            reserved.clear();
+            Ring(UnsafeCell::new(Inner { spans: reserved, open: false, dropped: 0 }))
         }
 
         #[inline]

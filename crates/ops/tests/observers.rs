@@ -56,6 +56,12 @@ fn only_runs_exactly_the_calls_of_its_group() {
     RAN.store(0, SeqCst);
     run_once(&mut bound, &workers, &Plain);
     assert_eq!(RAN.load(SeqCst).to_le_bytes()[..5], [3; 5]);
+    // Two at once: one picks, the other notes what was picked, in either order.
+    let mut traced = Traced::new(3, 4);
+    run_once(&mut bound, &workers, &Both(&Only(Some(Group::Attention)), &traced));
+    run_once(&mut bound, &workers, &Both(&traced, &Only(Some(Group::Head))));
+    let (spans, dropped) = traced.spans(2);
+    assert_eq!((spans.iter().map(|span| span.call).collect::<Vec<_>>(), dropped), (vec![1, 4, 3], 0));
 }
 
 #[test]

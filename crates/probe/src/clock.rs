@@ -136,6 +136,20 @@ fn finite(engine: &mut Engine, request: &Request<'_>) -> Result<bool, Error> {
     if row.iter().all(|logit| logit.is_finite()) { Ok(true) } else { Err(model::Error::Logits.into()) }
 }
 
+/// [`finite`] for a request that another observer runs.
+///
+/// # Errors
+/// They are not finite, or the run was interrupted.
+pub(crate) fn require_finite(
+    engine: &mut Engine,
+    prompt: &[u32],
+    output_tokens: usize,
+    logits: LogitsMode,
+) -> Result<(), Error> {
+    let request = Request { prompt, output_tokens, logits, warmup: 0 };
+    if finite(engine, &request)? { Ok(()) } else { Err(model::Error::Interrupted.into()) }
+}
+
 /// How far the chosen token's logit is above the next best, for each token of one more request like the clocked one:
 /// where two kernels may rightly choose differently. `None` if it was interrupted.
 ///

@@ -8,4 +8,8 @@ pub enum Error {
     OutputTooShort(usize),
     #[error("a clock gave a time that is no number: {0}")]
     Samples(#[from] record::SamplesError),
+    #[error("a thread for the tracer cannot be had: {0}; end other processes or raise the limit on threads")]
+    Thread(std::io::Error),
+    #[error(transparent)]
+    Trace(#[from] record::trace::TraceError),
 }

@@ -1,17 +1,21 @@
-//! What makes records: observers (the request clock, the operator replay), the machine's ceilings, and the conditions.
+//! What makes records: observers (the request clock, the operator replay, the timeline), a sampler, the machine's ceilings, and
+//! the conditions.
 //! Not here: what a record is (`record`), how anything is computed (`ops`, `model`), what is printed (the binary).
 
 pub mod ceilings;
 mod clock;
 mod conditions;
 mod error;
+mod monotonic;
 mod processor;
 mod prompt;
 mod replay;
 mod resident;
+pub mod sampler;
 mod sensitivity;
 mod shapes;
 mod surroundings;
+mod timeline;
 mod wiring;
 mod wiring_plan;
 
@@ -24,4 +28,5 @@ pub use resident::{peak_resident_bytes, reset_peak_resident};
 pub use sensitivity::{Place, Probe, Probed, StepTimes, expected_slope, sensitivity};
 pub use shapes::{Shapes, shapes};
 pub use surroundings::{Before, Watch, Watched};
+pub use timeline::{ALLOCATION_BYTES, MainThread, Timeline, TimelineRequest, timeline};
 pub use wiring_plan::{Binding, Pass, planned_kernels, planned_pass, unreached};

@@ -8,7 +8,7 @@ pub(crate) mod rows;
 use crate::error::Error;
 use crate::processor::ProcessorTime;
 use model::{Cache, Engine, Keep};
-use ops::{Interruptible, Only, Plain, Where};
+use ops::{Both, Only, Plain, Until, Where};
 use record::{CacheBlock, CacheCounters, Ceilings, Coverage, Known, Phase, Replay, Timing, Workload};
 use rows::{Calls, Row};
 use std::sync::Arc;
@@ -179,12 +179,12 @@ impl Pass<'_, '_> {
         let mut step = self.engine.prepare(&mut self.cache, self.tokens, self.keep)?;
         let start = Instant::now();
         match slot {
-            Slot::Only(Calls::Group(group)) => step.run(&Interruptible(&cancelled, &Only(Some(group)))),
+            Slot::Only(Calls::Group(group)) => step.run(&Both(&Until(&cancelled), &Only(Some(group)))),
             Slot::Only(calls) => {
-                step.run(&Interruptible(&cancelled, &Where(|call: &ops::BoundCall| calls.has(call))));
+                step.run(&Both(&Until(&cancelled), &Where(|call: &ops::BoundCall| calls.has(call))));
             }
-            Slot::Nothing => step.run(&Interruptible(&cancelled, &Only(None))),
-            Slot::Whole => step.run(&Interruptible(&cancelled, &Plain)),
+            Slot::Nothing => step.run(&Both(&Until(&cancelled), &Only(None))),
+            Slot::Whole => step.run(&Both(&Until(&cancelled), &Plain)),
         }
         let elapsed = start.elapsed();
         if cancelled.load(Relaxed) {

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::processor::{involuntary_switches, switches_since};
 use crate::surroundings::Before;
 use model::{Engine, Keep, Prepared};
-use ops::{BoundCall, CachePolicy, Delay, Group, Interruptible, Plain, Traced};
+use ops::{Both, BoundCall, CachePolicy, Delay, Group, Plain, Traced, Until};
 use record::bench::Surroundings;
 use record::{Clocked, Coverage, Known, LogitsMode, Phase, Reading, Target, Unit, Verdict};
 use std::sync::Arc;
@@ -110,12 +110,12 @@ pub fn sensitivity(
     let arms_per_round = 1 + 2 * probe.places.len();
     let total = 3 + arms_per_round * probe.rounds;
     progress(0, total, "warm-up request");
-    run(engine, probe, |step, _, _| step.run(&Interruptible(&cancelled, &Plain)))?;
+    run(engine, probe, |step, _, _| step.run(&Both(&Until(&cancelled), &Plain)))?;
     progress(1, total, "traced request");
     let trace = traced(engine, probe)?;
     progress(2, total, "request without added time");
     let start = Instant::now();
-    run(engine, probe, |step, _, _| step.run(&Interruptible(&cancelled, &Plain)))?;
+    run(engine, probe, |step, _, _| step.run(&Both(&Until(&cancelled), &Plain)))?;
     let seconds = start.elapsed().as_secs_f64();
 
     let mut targets = Vec::new();
@@ -164,7 +164,7 @@ pub fn sensitivity(
             arm.delays.iter().for_each(Delay::reset);
             let start = Instant::now();
             let clocked = run(engine, probe, |step, index, _| {
-                step.run(&Interruptible(&cancelled, &arm.delays[trace.steps[index]]));
+                step.run(&Both(&Until(&cancelled), &arm.delays[trace.steps[index]]));
             });
             if let Err(Error::Model(model::Error::Interrupted)) = clocked {
                 coverage = Coverage::incomplete(format!("interrupted in round {} of {}", round + 1, probe.rounds));
@@ -273,7 +273,7 @@ fn traced(engine: &mut Engine, probe: &Probe<'_>) -> Result<Trace, Error> {
     run(engine, probe, |step, _, phase| {
         let calls = step.bound().calls().len();
         let mut spans = Traced::new(workers, calls);
-        step.run(&Interruptible(&cancelled, &spans));
+        step.run(&Both(&Until(&cancelled), &spans));
         let rows = step.bound().program().rows;
         let same = |kind: &Kind| kind.rows == rows && kind.phase == phase && kind.times.calls() == calls;
         let kind = kinds.iter().position(same).unwrap_or_else(|| {

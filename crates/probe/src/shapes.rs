@@ -4,7 +4,7 @@
 use crate::error::Error;
 use crate::replay::rows::{Calls, spelled};
 use model::{Cache, Engine, Keep};
-use ops::{BoundCall, CallShape, DType, Interruptible, Kernel, Plain, Where};
+use ops::{Both, BoundCall, CallShape, DType, Kernel, Plain, Until, Where};
 use record::{Known, LogitsMode, Phase, ShapeRow, Tensor, Timing, Workload};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -69,14 +69,14 @@ pub fn shapes(
             for kernel in order {
                 engine.prefer(Some(study.kernels[kernel]));
                 let mut step = engine.prepare(&mut cache, tokens, stretch.keep)?;
-                step.run(&Interruptible(&cancelled, &Plain));
+                step.run(&Both(&Until(&cancelled), &Plain));
                 for place in &mut places {
                     if place.runs[kernel].is_err() {
                         continue;
                     }
                     let calls = place.calls;
                     let start = Instant::now();
-                    step.run(&Interruptible(&cancelled, &Where(|call: &BoundCall| calls.has(call))));
+                    step.run(&Both(&Until(&cancelled), &Where(|call: &BoundCall| calls.has(call))));
                     let elapsed = start.elapsed().as_secs_f64() * 1e6;
                     if round >= study.warmup {
                         place.samples[kernel].push(elapsed);

@@ -21,6 +21,8 @@ mod sensitivity;
 mod shapes;
 pub mod statistics;
 mod subject;
+pub mod timeline;
+pub mod trace;
 mod wiring;
 mod wiring_plan;
 mod workload;
@@ -50,6 +52,7 @@ pub use shapes::{
     FLASHINFER_OPERATORS, FlashInferFile, KernelName, ShapeRow, ShapeStudy, Tensor, flashinfer_files, test_backend_ops,
 };
 pub use subject::{Mechanisms, Subject};
+pub use timeline::TimelineRecord;
 pub use wiring::Wiring;
 pub use wiring_plan::{PlannedCall, PlannedPass, Shape, Unreached, UnreachedKernel, WiringPlan};
 pub use workload::{LogitsMode, Phase, Workload, token_trace_hash};

@@ -10,6 +10,7 @@ use crate::replay::cases::ReplayRecord;
 use crate::replay::compare::ReplayComparison;
 use crate::sensitivity::SensitivityRecord;
 use crate::shapes::ShapeStudy;
+use crate::timeline::TimelineRecord;
 use crate::wiring_plan::WiringPlan;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -27,6 +28,7 @@ pub const KNOWN_SCHEMAS: &[&str] = &[
     ReplayRecord::SCHEMA,
     SensitivityRecord::SCHEMA,
     ShapeStudy::SCHEMA,
+    TimelineRecord::SCHEMA,
     WiringPlan::SCHEMA,
 ];
 

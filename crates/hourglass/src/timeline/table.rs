@@ -1,0 +1,259 @@
+//! What `timeline` prints for a person: text of at most 100 columns. Numbers come from the record and from nowhere else.
+//! Not here: the trace, and the record's own JSON.
+
+use std::fmt::Write;
+
+use record::timeline::{
+    Cause, Gap, LaneTime, Occupation, OperatorRow, OutlierKind, SamplingRung, StepSeries, TimelineSummary,
+};
+use record::{Known, Reading, TimelineRecord};
+
+use crate::figures::{mebibytes, percent, show, thousands};
+use crate::prose::paragraph;
+
+/// Workers with a column of their own.
+const COLUMNS: usize = 3;
+/// Operators and outliers that are shown; the record has all.
+const ROWS: usize = 12;
+const OUTLIERS: usize = 5;
+/// What an operator's name may take.
+const NAME: usize = 38;
+
+/// Everything, in reading order: the request, where its time went, gaps, operators, steps, and what the numbers rest on.
+pub(crate) fn body(record: &TimelineRecord) -> String {
+    let mut text = String::new();
+    request(&mut text, record);
+    occupation(&mut text, &record.summary);
+    gaps(&mut text, &record.summary.gaps);
+    operators(&mut text, &record.summary);
+    for series in &record.summary.steps {
+        steps(&mut text, series);
+    }
+    evidence(&mut text, record);
+    for check in record.checks.iter().filter(|check| !check.passed) {
+        let found =
+            format!("{}: expected {}, found {}; rely on nothing above.", check.name, check.expected, check.found);
+        text += &paragraph("VOID: ", &found, "  ");
+    }
+    if let Some(reason) = record.summary.coverage.reason() {
+        text += &paragraph("", &format!("Incomplete: {reason}."), "  ");
+    }
+    text
+}
+
+fn ms(ns: u64) -> String {
+    let ms = ns as f64 / 1e6;
+    if ms < 1.0 { format!("{ms:.3}") } else { format!("{ms:.1}") }
+}
+
+fn share(part: u64, whole: u64) -> String {
+    percent(part as f64 / whole.max(1) as f64)
+}
+
+fn request(text: &mut String, record: &TimelineRecord) {
+    let (workload, summary) = (&record.workload, &record.summary);
+    let traced = match workload.phase {
+        record::Phase::Request => "the whole request",
+        record::Phase::Prefill => "its prefill",
+        record::Phase::Decode => "its decode steps",
+    };
+    let _ = writeln!(
+        text,
+        "A request of {} prompt tokens, {} generated (greedy), traced once after {} warm-up: {traced}",
+        workload.context_tokens, workload.output_tokens, record.warmup
+    );
+    let _ = writeln!(text, "  {:<26}{:>11} ms", "wall", ms(summary.wall_ns));
+    for phase in &summary.phases {
+        let _ = writeln!(text, "  {:<26}{:>11} ms", phase.name, ms(phase.wall_ns));
+    }
+    let cpu = show(&record.main_thread_cpu, |seconds| format!("{:.1}", seconds * 1e3));
+    let _ = writeln!(text, "  {:<26}{cpu:>11} ms   (worker 0's computing among it)", "main thread on a processor");
+    let _ = writeln!(
+        text,
+        "  {:<26}{:>14}   (keys and values: {})",
+        "peak allocation",
+        show(&record.peak_allocation, mebibytes),
+        show(&record.kv_allocation, mebibytes)
+    );
+    let _ = writeln!(
+        text,
+        "  {:<26}{:>14}   at least one worker computes; never add this to the main thread's time\n",
+        "device busy",
+        show(&summary.device.busy_share, percent)
+    );
+}
+
+fn occupation(text: &mut String, summary: &TimelineSummary) {
+    let lanes: &[LaneTime] = if summary.lanes.len() <= COLUMNS { &summary.lanes } else { &summary.lanes[..COLUMNS] };
+    let _ = write!(text, "Where the time went: ms and share of the wall\n  {:<30}{:>15}", "", "device");
+    for lane in lanes {
+        let _ = write!(text, "{:>15}", lane.name);
+    }
+    text.push('\n');
+    let columns: Vec<&Occupation> =
+        std::iter::once(&summary.device).chain(lanes.iter().map(|lane| &lane.occupation)).collect();
+    let mut row = |name: &str, times: Vec<u64>| {
+        let cell = |ns: u64| format!("{:>7}{:>8}", ms(ns), share(ns, summary.wall_ns));
+        let cells: String = times.into_iter().map(cell).collect();
+        let _ = writeln!(text, "  {name:<30}{cells}");
+    };
+    row("busy", columns.iter().map(|column| column.busy_ns).collect());
+    for cause in Cause::ALL {
+        let times: Vec<u64> = columns.iter().map(|column| column.lost_to(cause)).collect();
+        if times.iter().any(|ns| *ns > 0) {
+            row(&format!("idle: {}", cause.name()), times);
+        }
+    }
+    if summary.lanes.len() > lanes.len() {
+        let _ = writeln!(text, "  ({} more workers are in the record)", summary.lanes.len() - lanes.len());
+    }
+    for lane in lanes.iter().filter(|lane| !lane.awaited.is_empty()) {
+        let parts: Vec<String> =
+            lane.awaited.iter().map(|time| format!("{} {} ms", time.what.name(), ms(time.wall_ns))).collect();
+        let lead = format!("  {} at barriers, by what the last to arrive did: ", lane.name);
+        *text += &paragraph(&lead, &parts.join(", "), "    ");
+    }
+    text.push('\n');
+}
+
+fn gaps(text: &mut String, gaps: &[Gap]) {
+    if gaps.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "The longest gaps: no worker computes\n  {:>11}{:>10}  why; what CPU samples saw",
+        "at ms", "µs"
+    );
+    for gap in gaps {
+        let causes: Vec<String> = gap
+            .by_cause
+            .iter()
+            .take(2)
+            .map(|time| match gap.by_cause.len() {
+                1 => time.cause.name().to_owned(),
+                _ => format!("{} {}", time.cause.name(), share(time.wall_ns, gap.wall_ns)),
+            })
+            .collect();
+        let mut words = causes.join(", ");
+        if let Some(top) = gap.top.first() {
+            let _ = write!(words, "; {} of {} samples in {}", top.samples, gap.samples, shortened(&top.function, 40));
+        }
+        let lead = format!(
+            "  {:>11}{:>10}  ",
+            format!("{:.3}", gap.start_ns as f64 / 1e6),
+            thousands(gap.wall_ns as f64 / 1e3)
+        );
+        *text += &paragraph(&lead, &words, "                         ");
+    }
+    text.push('\n');
+}
+
+fn operators(text: &mut String, summary: &TimelineSummary) {
+    let workers = summary.lanes.len() as u64;
+    let _ = writeln!(
+        text,
+        "Operators: mean of the workers, and what sharing unevenly costs\n  {:<NAME$}{:>8}{:>11}{:>8}  {:<12}{:>7}{:>9}",
+        "operator", "calls", "ms", "share", "slowest", "by", "lost ms"
+    );
+    for operator in summary.operators.iter().take(ROWS) {
+        let _ = writeln!(text, "{}", operator_row(operator, workers, summary.wall_ns).trim_end());
+    }
+    if summary.operators.len() > ROWS {
+        let _ = writeln!(text, "  ({} shorter ones are in the record)", summary.operators.len() - ROWS);
+    }
+    text.push('\n');
+}
+
+fn operator_row(row: &OperatorRow, workers: u64, wall_ns: u64) -> String {
+    let mean = row.wall_ns.iter().sum::<u64>() / workers.max(1);
+    let calls = row.calls.iter().copied().max().unwrap_or(0);
+    let (slowest, by, lost) = match row.imbalance.known() {
+        Some(imbalance) => (
+            imbalance.slowest.clone(),
+            show(&imbalance.slowest_over_mean, |over| format!("+{:.0} %", 100.0 * over)),
+            ms(imbalance.lost_ns),
+        ),
+        None => (String::new(), String::new(), String::new()),
+    };
+    let name = shortened(&row.operator, NAME);
+    let calls = thousands(calls as f64);
+    format!("  {name:<NAME$}{calls:>8}{:>11}{:>8}  {slowest:<12}{by:>7}{lost:>9}", ms(mean), share(mean, wall_ns))
+}
+
+fn steps(text: &mut String, series: &StepSeries) {
+    let from_s = |reading: &Reading| show(reading, |seconds| format!("{:.3} ms", seconds * 1e3));
+    let _ = writeln!(
+        text,
+        "{}: {} of them, median {} ± {} (median absolute deviation)",
+        series.name,
+        series.steps.len(),
+        from_s(&series.median),
+        from_s(&series.spread)
+    );
+    match &series.outliers {
+        Known::Unavailable(missing) => *text += &paragraph("  outliers: ", &missing.unavailable, "    "),
+        Known::Is(outliers) if outliers.is_empty() => text.push_str("  no outliers\n"),
+        Known::Is(outliers) => {
+            for outlier in outliers.iter().take(OUTLIERS) {
+                let cause = match &outlier.cause {
+                    Known::Is(cause) => {
+                        let what = match &cause.what {
+                            OutlierKind::Idle(cause) => cause.name().to_owned(),
+                            OutlierKind::Operator(name) => format!("{name} computed longer"),
+                        };
+                        format!("{what} (+{} ms)", ms(cause.excess_ns))
+                    }
+                    Known::Unavailable(missing) => missing.unavailable.clone(),
+                };
+                let lead =
+                    format!("  number {}: {} ms, {} above: ", outlier.step, ms(outlier.wall_ns), ms(outlier.excess_ns));
+                *text += &paragraph(&lead, &cause, "    ");
+            }
+            if outliers.len() > OUTLIERS {
+                let _ = writeln!(text, "  ({} more are in the record)", outliers.len() - OUTLIERS);
+            }
+        }
+    }
+}
+
+fn evidence(text: &mut String, record: &TimelineRecord) {
+    let sampling = &record.sampling;
+    let way = match sampling.rung {
+        SamplingRung::Cycles => "hardware cycles",
+        SamplingRung::CpuClock => "the kernel's CPU clock (perf events)",
+        SamplingRung::ThreadTimer => "a timer per thread",
+        SamplingRung::None => "none",
+    };
+    let mut words = way.to_owned();
+    if let Known::Is(frequency) = sampling.frequency_hz {
+        let lost = sampling.lost.known().map_or_else(|| "n/a".to_owned(), |lost| thousands(*lost as f64));
+        let _ = write!(words, ", {} at {frequency} Hz, {lost} lost", thousands(sampling.samples as f64));
+    }
+    let _ = write!(words, " ({})", sampling.why);
+    text.push('\n');
+    *text += &paragraph("CPU samples: ", &words, "  ");
+    let words = match &record.overhead {
+        Known::Unavailable(missing) => missing.unavailable.clone(),
+        Known::Is(overhead) => {
+            let signed = |reading: &Reading| show(reading, |share| format!("{:+.1} %", 100.0 * share));
+            format!(
+                "{} of the traced part (95 % interval {} to {}), from {} requests in alternation",
+                signed(&overhead.share),
+                signed(&overhead.low),
+                signed(&overhead.high),
+                overhead.samples.len()
+            )
+        }
+    };
+    *text += &paragraph("Tracing costs: ", &words, "  ");
+}
+
+fn shortened(name: &str, most: usize) -> String {
+    if name.chars().count() <= most {
+        return name.to_owned();
+    }
+    // The end of a path of names says more than its beginning.
+    let from = name.chars().count() - (most - 1);
+    std::iter::once('…').chain(name.chars().skip(from)).collect()
+}

@@ -1,0 +1,209 @@
+//! From notes, spans, samples and counters of one request to one trace on one clock.
+//! Not here: taking them, and what the trace comes to.
+
+use super::counters::Quantities;
+use super::notes::{Notes, Plan, PlannedCall};
+use super::request::WALK;
+use crate::monotonic;
+use crate::sampler::{Sampled, Symbols};
+use ops::{Span, Traced};
+use record::trace::{
+    Category, Counter, CounterUnit, Flow, Instant, Lane, LaneKind, Name, Names, Process, Sample, Slice, SliceRef,
+    Trace, Value,
+};
+use std::cmp::Reverse;
+use std::ops::Range;
+
+/// What a trace is made of.
+pub(super) struct Parts<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) window: (u64, u64),
+    pub(super) notes: &'a Notes,
+    pub(super) traced: &'a mut Traced,
+    pub(super) sampled: &'a Sampled,
+    pub(super) quantities: &'a Quantities,
+    pub(super) allocations: &'a [ops::memory::Allocation],
+    pub(super) allocations_dropped: u64,
+}
+
+/// The trace of the window, and which of the request's passes lie in it.
+pub(super) fn trace(parts: Parts<'_>) -> (Trace, Range<usize>) {
+    let Parts { plan, window, notes, traced, sampled, quantities, allocations, allocations_dropped } = parts;
+    let mut trace = Trace {
+        process: Process { id: std::process::id(), name: "hourglass".to_owned() },
+        start_ns: window.0,
+        end_ns: window.1,
+        ..Trace::default()
+    };
+    let main_thread = plan.threads().first().copied().unwrap_or(0);
+    let slices = main_slices(&mut trace.names, notes, window);
+    let dropped = notes.dropped + allocations_dropped;
+    let kind = LaneKind::Main { thread: main_thread };
+    trace.lanes.push(Lane { kind, name: "main thread".to_owned(), slices, instants: Vec::new(), dropped });
+
+    // When the passes ran, in order: all of the request's, and which of them are in the window.
+    let walks: Vec<(u64, u64)> =
+        notes.notes.iter().filter(|note| note.what == WALK).map(|note| (note.start_ns, note.end_ns)).collect();
+    let first = walks.partition_point(|walk| walk.0 < window.0);
+    let passes = first..walks.partition_point(|walk| walk.1 <= window.1).max(first);
+    let origin_ns = monotonic::at_ns(traced.origin());
+    let mut workers: Vec<(Vec<Vec<Span>>, u64)> = Vec::new();
+    for worker in 0..plan.threads().len() {
+        let (spans, dropped) = traced.spans(worker);
+        workers.push((by_pass(spans), dropped));
+    }
+    let dispatches: Vec<usize> = {
+        let walk = trace.names.intern(WALK.name);
+        let main = &trace.lanes[0].slices;
+        (0..main.len()).filter(|&slice| main[slice].name == walk && main[slice].category == WALK.category).collect()
+    };
+    for (worker, (spans, dropped)) in workers.iter().enumerate() {
+        let mut lane = WorkerLane { names: &mut trace.names, slices: Vec::new(), cursor: window.0 };
+        let mut firsts = Vec::new();
+        for pass in passes.clone() {
+            let Some(own) = spans.get(pass) else { continue };
+            // The step is over when the last worker is.
+            let all = workers.iter().filter_map(|(spans, _)| spans.get(pass)?.last());
+            let over_ns = all.map(|span| origin_ns + span.end_ns).max().unwrap_or(0).min(walks[pass].1);
+            firsts.push((pass - passes.start, lane.slices.len()));
+            lane.pass(own, plan.program(pass), origin_ns, over_ns);
+        }
+        let slices = lane.slices;
+        for (dispatch, slice) in firsts {
+            let (Some(&from), true) = (dispatches.get(dispatch), slice < slices.len()) else { continue };
+            let id = trace.flows.len() as u64 + 1;
+            let (from, to) = (SliceRef { lane: 0, slice: from }, SliceRef { lane: worker + 1, slice });
+            trace.flows.push(Flow { id, from, to });
+        }
+        let kind = LaneKind::Worker { worker: worker as u32, thread: plan.threads()[worker] };
+        trace.lanes.push(Lane {
+            kind,
+            name: format!("worker {worker}"),
+            slices,
+            instants: Vec::new(),
+            dropped: *dropped,
+        });
+    }
+    instants(&mut trace, allocations);
+    trace.counters = counters(notes, sampled, window);
+    trace.counters.extend(quantities.counters(window));
+    samples(&mut trace, sampled);
+    (trace, passes)
+}
+
+/// Clipped to the window; what lies outside is left out.
+fn main_slices(names: &mut Names, notes: &Notes, window: (u64, u64)) -> Vec<Slice> {
+    let mut slices: Vec<Slice> = notes
+        .notes
+        .iter()
+        .filter(|note| note.end_ns > window.0 && note.start_ns < window.1)
+        .map(|note| Slice {
+            name: names.intern(note.what.name),
+            category: note.what.category,
+            start_ns: note.start_ns.max(window.0),
+            end_ns: note.end_ns.min(window.1),
+            args: Vec::new(),
+        })
+        .collect();
+    // Categories are in the order of nesting.
+    slices.sort_by_key(|slice| (slice.start_ns, Reverse(slice.end_ns), slice.category));
+    slices
+}
+
+/// A worker's spans, pass by pass: within one, calls rise.
+fn by_pass(spans: &[Span]) -> Vec<Vec<Span>> {
+    let mut passes: Vec<Vec<Span>> = Vec::new();
+    for span in spans {
+        match passes.last_mut().filter(|pass| pass.last().is_some_and(|last| last.call < span.call)) {
+            Some(pass) => pass.push(*span),
+            None => passes.push(vec![*span]),
+        }
+    }
+    passes
+}
+
+/// Slices of a worker, in order.
+struct WorkerLane<'a> {
+    names: &'a mut Names,
+    slices: Vec<Slice>,
+    /// Where the last slice ended.
+    cursor: u64,
+}
+
+impl WorkerLane<'_> {
+    fn pass(&mut self, spans: &[Span], program: &[PlannedCall], origin_ns: u64, over_ns: u64) {
+        let barrier = self.names.intern("barrier");
+        let (layer, kernel) = (self.names.intern("layer"), self.names.intern("kernel"));
+        for span in spans {
+            let Some(call) = program.get(span.call as usize) else { continue };
+            let [arrive, start, end] = [span.arrive_ns, span.start_ns, span.end_ns].map(|at| origin_ns + at);
+            if call.barrier {
+                self.push(barrier, Category::Barrier, arrive, start, Vec::new());
+            }
+            let mut args = vec![(kernel, Value::Text(self.names.intern(&call.kernel)))];
+            args.extend(call.layer.map(|number| (layer, Value::Integer(number as i64))));
+            let name = self.names.intern(&call.name);
+            // A slice takes at least a nanosecond, or it could not be told from its neighbour's end.
+            let start = start.max(self.cursor);
+            self.push(name, Category::Operator, start, end.max(start + 1), args);
+        }
+        let end = self.names.intern("end of the pass");
+        self.push(end, Category::Barrier, self.cursor, over_ns, Vec::new());
+    }
+
+    fn push(&mut self, name: Name, category: Category, start_ns: u64, end_ns: u64, args: Vec<(Name, Value)>) {
+        let start_ns = start_ns.max(self.cursor);
+        if start_ns < end_ns {
+            self.cursor = end_ns;
+            self.slices.push(Slice { name, category, start_ns, end_ns, args });
+        }
+    }
+}
+
+/// Large allocations, on the lane of their thread.
+fn instants(trace: &mut Trace, allocations: &[ops::memory::Allocation]) {
+    let (name, bytes) = (trace.names.intern("allocation"), trace.names.intern("bytes"));
+    let window = trace.start_ns..=trace.end_ns;
+    for allocation in allocations.iter().filter(|allocation| window.contains(&allocation.at_ns)) {
+        if let Some(lane) = trace.lanes.iter_mut().find(|lane| lane.kind.thread() == Some(allocation.thread)) {
+            let args = vec![(bytes, Value::Integer(i64::try_from(allocation.bytes).unwrap_or(i64::MAX)))];
+            lane.instants.push(Instant { name, category: Category::Allocation, at_ns: allocation.at_ns, args });
+        }
+    }
+}
+
+/// What the request itself knows: keys and values, tokens per second, page faults.
+fn counters(notes: &Notes, sampled: &Sampled, window: (u64, u64)) -> Vec<Counter> {
+    let inside = |at: &u64| (window.0..=window.1).contains(at);
+    let held = notes.tokens.iter().filter(|(at, _)| inside(at)).map(|&(at, bytes)| (at, bytes as f64)).collect();
+    let rates = notes
+        .tokens
+        .windows(2)
+        .filter(|pair| inside(&pair[0].0) && inside(&pair[1].0) && pair[1].0 > pair[0].0)
+        .map(|pair| (pair[0].0, 1e9 / (pair[1].0 - pair[0].0) as f64))
+        .collect();
+    let met = sampled.faults.known().into_iter().flatten().filter(|fault| inside(&fault.at_ns));
+    let faults = met.enumerate().map(|(count, fault)| (fault.at_ns, (count + 1) as f64)).collect();
+    let counter = |name: &str, unit, points| Counter { name: name.to_owned(), unit, points };
+    let all: [Counter; 3] = [
+        counter("keys and values", CounterUnit::Bytes, held),
+        counter("tokens per second", CounterUnit::TokensPerSecond, rates),
+        counter("page faults", CounterUnit::Count, faults),
+    ];
+    all.into_iter().filter(|counter| !counter.points.is_empty()).collect()
+}
+
+fn samples(trace: &mut Trace, sampled: &Sampled) {
+    trace.samples.lost = sampled.lost.known().copied().unwrap_or(0);
+    let inside: Vec<_> =
+        sampled.samples.iter().filter(|sample| (trace.start_ns..=trace.end_ns).contains(&sample.at_ns)).collect();
+    if inside.is_empty() {
+        return;
+    }
+    let mut symbols = Symbols::new();
+    for sample in inside {
+        let stack = symbols.stack(&sample.stack, &mut trace.names, &mut trace.samples);
+        let (at_ns, thread, weight_ns) = (sample.at_ns, sample.thread, sample.weight_ns);
+        trace.samples.samples.push(Sample { at_ns, thread, stack, weight_ns });
+    }
+}
