@@ -455,6 +455,22 @@ fn an_engine_that_is_not_here_is_named_with_how_to_get_it() {
     assert!(record.coverage.reason().unwrap().contains("llama.cpp did not run"), "{:?}", record.coverage);
 }
 
+/// An adapter may find out only when it runs, and a server that is not started is the same.
+#[test]
+fn an_engine_that_says_it_cannot_run_is_unavailable_with_how_to_get_it() {
+    let script = "echo '{\"kind\":\"unavailable\",\"why\":\"no AVX\",\"how_to_get\":\"buy it\"}'; exit 3";
+    let record = FakePeers::new(script).bench(&[]);
+    let arm = &record.arms[1];
+    let missing = arm.engine.missing().unwrap();
+    assert_eq!((missing.unavailable.as_str(), missing.how_to_get.as_str()), ("no AVX", "buy it"));
+    let reason = arm.reason.as_ref().unwrap();
+    assert!(reason.starts_with("every sample of it was lost") && reason.contains("no AVX"), "{reason}");
+    let words = ["--variant", "selected", "--variant", "endpoint:http://127.0.0.1:1", "--json"];
+    let record: BenchRecord = read("b", &run(&short(&words)).stdout).unwrap();
+    let missing = record.arms[1].engine.missing().unwrap();
+    assert!(missing.how_to_get.contains("start a server"), "{missing:?}");
+}
+
 /// Waits until the file is there.
 fn wait_for(path: &Path) {
     let start = Instant::now();

@@ -160,6 +160,10 @@ fn sample(record: &mut BenchRecord, index: usize, execution: Execution) -> Sampl
             }
         }
         ChildResult::Unavailable(reason) => {
+            let engine = &mut record.arms[slot.arm as usize].engine;
+            if engine.known().is_none() {
+                *engine = Known::unavailable(reason.why.as_str(), reason.how_to_get.as_str());
+            }
             Outcome::Lost(format!("it cannot run here: {}; to get it: {}", reason.why, reason.how_to_get))
         }
         ChildResult::Lost(why) => Outcome::Lost(why),

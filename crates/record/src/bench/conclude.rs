@@ -41,17 +41,20 @@ impl BenchRecord {
             let wiring = self.wiring_of(index);
             let summary = self.summary_of(index);
             let samples = self.samples_of(index).filter(|sample| sample.counting().is_some()).count();
-            let lost = self.samples_of(index).next().is_some();
+            let lost = self.samples_of(index).find_map(|sample| match &sample.outcome {
+                Outcome::Lost(why) => Some(why.clone()),
+                Outcome::Measured(_) => None,
+            });
             let arm = &mut self.arms[index];
             arm.reason = if let Some(why) = wiring.failed() {
                 Some(format!("its wiring is not as planned, so the comparison is void: {why}"))
             } else if let Some(why) = output.failed() {
                 Some(format!("its output differs: {why}"))
             } else if samples == 0 {
-                Some(match arm.engine.missing() {
-                    Some(_) if lost => "every sample of it was lost".to_owned(),
-                    Some(missing) => format!("it has no sample: {}", missing.unavailable),
-                    None => "it has no sample that counts".to_owned(),
+                Some(match (arm.engine.missing(), lost) {
+                    (Some(_), Some(why)) => format!("every sample of it was lost: {why}"),
+                    (Some(missing), None) => format!("it has no sample: {}", missing.unavailable),
+                    (None, _) => "it has no sample that counts".to_owned(),
                 })
             } else {
                 None
