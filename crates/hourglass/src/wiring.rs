@@ -56,7 +56,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     machine: MachineArgs,
     /// In place of the list: what differs from this checkpoint (without a name: from its parent)
-    #[arg(long, value_name = "PARENT", num_args = 0..=1, default_missing_value = "", conflicts_with = "json_output")]
+    #[arg(long, value_name = "PARENT", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["json_output", "phase", "prefill_logits", "capacity", "all"])]
     diff: Option<String>,
     /// Every call on its own line; layers that are alike are shown once otherwise
     #[arg(long)]

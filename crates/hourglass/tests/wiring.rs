@@ -120,3 +120,11 @@ fn bad_input_is_refused_before_any_work() {
         assert!(message.contains(expected), "{arguments:?}: {message}");
     }
 }
+
+#[test]
+fn what_a_difference_does_not_show_is_refused() {
+    for rest in [&["--all"][..], &["--phase", "decode"], &["--prefill-logits", "all"], &["--capacity", "200"]] {
+        let message = refusal(&[&["wiring", "selected", "--diff", "week1"], rest].concat(), 2);
+        assert!(message.contains(rest[0]), "{rest:?}: {message}");
+    }
+}

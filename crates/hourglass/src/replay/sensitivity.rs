@@ -34,10 +34,10 @@ pub(crate) struct SensitivityArgs {
     #[arg(long, value_name = "GROUP|OPERATOR|all", conflicts_with_all = ["compare_records", "shapes"])]
     sensitivity: Vec<String>,
     /// With --sensitivity: tokens that each request generates after the case's prompt
-    #[arg(long, value_name = "N", default_value_t = 33, requires = "sensitivity")]
+    #[arg(long, value_name = "N", default_value_t = 33, requires = "sensitivity", conflicts_with_all = ["compare_records", "shapes"])]
     output_len: usize,
     /// With --sensitivity: rounds, each with one request as it is and two per group
-    #[arg(long, value_name = "N", default_value_t = 6, requires = "sensitivity")]
+    #[arg(long, value_name = "N", default_value_t = 6, requires = "sensitivity", conflicts_with_all = ["compare_records", "shapes"])]
     rounds: usize,
 }
 
