@@ -57,11 +57,11 @@ fn request(text: &mut String, record: &TimelineRecord) {
         record::Phase::Prefill => "its prefill",
         record::Phase::Decode => "its decode steps",
     };
-    let _ = writeln!(
-        text,
+    let words = format!(
         "A request of {} prompt tokens, {} generated (greedy), traced once after {} warm-up: {traced}",
         workload.context_tokens, workload.output_tokens, record.warmup
     );
+    *text += &paragraph("", &words, "  ");
     let _ = writeln!(text, "  {:<26}{:>11} ms", "wall", ms(summary.wall_ns));
     for phase in &summary.phases {
         let _ = writeln!(text, "  {:<26}{:>11} ms", phase.name, ms(phase.wall_ns));
@@ -77,7 +77,7 @@ fn request(text: &mut String, record: &TimelineRecord) {
     );
     let _ = writeln!(
         text,
-        "  {:<26}{:>14}   at least one worker computes; never add this to the main thread's time\n",
+        "  {:<26}{:>14}   a worker computes; not to be added to the CPU time\n",
         "device busy",
         show(&summary.device.busy_share, percent)
     );
