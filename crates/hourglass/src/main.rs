@@ -54,7 +54,7 @@ enum Verb {
     /// Which group of operators costs the most at a shape, and how far each is from what the machine can do
     Replay(Box<replay::Args>),
     /// What everyone does while one request runs, and what nobody does: workers, main thread, gaps, on one clock
-    Timeline(timeline::Args),
+    Timeline(Box<timeline::Args>),
     /// The checkpoints: parent, change, hypothesis, place in the source
     Ladder(ladder::Args),
     /// What this machine can do at most: bytes and operations per second, barriers, dispatch
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
         Verb::Bench(args) => bench::run(*args),
         Verb::Find(args) => find::run(args),
         Verb::Replay(args) => replay::run(&args),
-        Verb::Timeline(args) => timeline::run(args),
+        Verb::Timeline(args) => timeline::run(*args),
         Verb::Ladder(args) => ladder::run(args),
         Verb::Ceilings(args) => ceilings::run(args),
         Verb::Doctor(args) => doctor::run(args),

@@ -98,7 +98,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "frequency")]
     no_samples: bool,
     /// How often four more requests (without tracing, with, with, without) tell what tracing costs; 0: not at all
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = 3)]
     overhead_rounds: usize,
     #[command(flatten)]
     engine: EngineArgs,

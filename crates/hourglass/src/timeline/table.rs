@@ -57,11 +57,11 @@ fn request(text: &mut String, record: &TimelineRecord) {
         record::Phase::Prefill => "its prefill",
         record::Phase::Decode => "its decode steps",
     };
-    let _ = writeln!(
-        text,
+    let words = format!(
         "A request of {} prompt tokens, {} generated (greedy), traced once after {} warm-up: {traced}",
         workload.context_tokens, workload.output_tokens, record.warmup
     );
+    *text += &paragraph("", &words, "  ");
     let _ = writeln!(text, "  {:<26}{:>11} ms", "wall", ms(summary.wall_ns));
     for phase in &summary.phases {
         let _ = writeln!(text, "  {:<26}{:>11} ms", phase.name, ms(phase.wall_ns));
@@ -77,7 +77,7 @@ fn request(text: &mut String, record: &TimelineRecord) {
     );
     let _ = writeln!(
         text,
-        "  {:<26}{:>14}   at least one worker computes; never add this to the main thread's time\n",
+        "  {:<26}{:>14}   a worker computes; not to be added to the CPU time\n",
         "device busy",
         show(&summary.device.busy_share, percent)
     );
@@ -236,7 +236,13 @@ fn evidence(text: &mut String, record: &TimelineRecord) {
     let words = match &record.overhead {
         Known::Unavailable(missing) => missing.unavailable.clone(),
         Known::Is(overhead) => {
-            let signed = |reading: &Reading| show(reading, |share| format!("{:+.1} %", 100.0 * share));
+            // An interval from a few requests on a busy machine has ends that mean nothing but "unknown".
+            let signed = |reading: &Reading| {
+                show(reading, |share| match share {
+                    ..10.0 => format!("{:+.1} %", 100.0 * share),
+                    _ => "more than +1,000 %".to_owned(),
+                })
+            };
             format!(
                 "{} of the traced part (95 % interval {} to {}), from {} requests in alternation",
                 signed(&overhead.share),
@@ -249,11 +255,32 @@ fn evidence(text: &mut String, record: &TimelineRecord) {
     *text += &paragraph("Tracing costs: ", &words, "  ");
 }
 
+/// Without generic parameters, and of what is still too long the end: it says more than the beginning.
 fn shortened(name: &str, most: usize) -> String {
-    if name.chars().count() <= most {
-        return name.to_owned();
+    let mut depth = 0_usize;
+    let plain: String = name
+        .chars()
+        .filter(|letter| {
+            match letter {
+                '<' => depth += 1,
+                '>' => depth = depth.saturating_sub(1),
+                _ => return depth == 0,
+            }
+            false
+        })
+        .collect();
+    let length = plain.chars().count();
+    if length <= most { plain } else { std::iter::once('…').chain(plain.chars().skip(length - (most - 1))).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lose_their_parameters_first_and_their_beginning_then() {
+        assert_eq!(shortened("probe::run<ops::Both<A, B>, Notes>", 40), "probe::run");
+        assert_eq!(shortened("abcdef", 6), "abcdef");
+        assert_eq!(shortened("abcdefg", 6), "…cdefg");
     }
-    // The end of a path of names says more than its beginning.
-    let from = name.chars().count() - (most - 1);
-    std::iter::once('…').chain(name.chars().skip(from)).collect()
 }

@@ -173,8 +173,9 @@ extern "C" fn on_signal(_: libc::c_int, info: *mut libc::siginfo_t, context: *mu
         // SAFETY: `silence` waits for USERS before the rings go away; the kernel passed valid pointers.
         unsafe {
             let index = (*info).si_value().sival_ptr as usize;
-            if let Some(ring) = (&(*rings).threads).get(index) {
-                note(ring, (*rings).process, context.cast());
+            let rings = &*rings;
+            if let Some(ring) = rings.threads.get(index) {
+                note(ring, rings.process, context.cast());
             }
             *libc::__errno_location() = errno;
         }
