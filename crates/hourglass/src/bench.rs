@@ -53,7 +53,7 @@ pub(crate) struct Args {
     #[arg(long = "variant", value_name = "NAME")]
     variants: Vec<String>,
     /// What to compare where no --variant is given
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, conflicts_with = "variants")]
     suite: Option<Suite>,
     /// Fresh processes per variant; even where variants are compared, so that each order has its mirror image
     #[arg(long, value_name = "N", default_value_t = 4)]
