@@ -41,7 +41,10 @@ try {
 const answer = (bytes) => {
     const length = Buffer.alloc(4);
     length.writeUInt32LE(bytes.length);
-    fs.writeSync(1, Buffer.concat([length, Buffer.from(bytes)]));
+    // One write may take only a part of a long answer.
+    for (let rest = Buffer.concat([length, Buffer.from(bytes)]); rest.length > 0;) {
+        rest = rest.subarray(fs.writeSync(1, rest));
+    }
 };
 const port = { onmessage: null, postMessage: (bytes) => answer(bytes), close: () => {} };
 scope.onmessage({ data: port });
