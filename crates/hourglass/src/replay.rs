@@ -172,6 +172,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 impl Args {
     fn check(&self) -> Result<()> {
+        // clap waives a requirement that conflicts with another flag that was given, such as --model.
+        if !self.bench.is_empty() && self.compare_records.is_empty() {
+            return Err(usage("--bench: needs --compare-records BEFORE AFTER, whose saving it looks for in the requests"));
+        }
         if !(1..=10_000).contains(&self.iterations) {
             let why = "a median needs a sample, and every sample is kept";
             return Err(usage(format!("--iterations {}: expected 1 to 10000 ({why})", self.iterations)));
