@@ -174,7 +174,9 @@ impl Args {
     fn check(&self) -> Result<()> {
         // clap waives a requirement that conflicts with another flag that was given, such as --model.
         if !self.bench.is_empty() && self.compare_records.is_empty() {
-            return Err(usage("--bench: needs --compare-records BEFORE AFTER, whose saving it looks for in the requests"));
+            return Err(usage(
+                "--bench: needs --compare-records BEFORE AFTER, whose saving it looks for in the requests",
+            ));
         }
         if !(1..=10_000).contains(&self.iterations) {
             let why = "a median needs a sample, and every sample is kept";

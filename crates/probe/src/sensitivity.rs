@@ -129,7 +129,10 @@ pub fn sensitivity(
         targets.push(Target {
             target: place.name().to_owned(),
             calls,
-            own: Reading::measured(own, Unit::Seconds, 1),
+            own: match calls {
+                0 => Known::unavailable("these passes have no such call", "probe the other phase"),
+                _ => Reading::measured(own, Unit::Seconds, 1),
+            },
             expected_slope: match expected {
                 Some(slope) => Reading::measured(slope, Unit::Share, 1),
                 None => Known::unavailable("these passes have no such call", "probe the other phase"),

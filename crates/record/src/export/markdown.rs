@@ -80,16 +80,22 @@ fn scales(record: &BenchRecord) -> Vec<usize> {
     scales
 }
 
-/// Both medians' relation: times for the ladder's foot, percent for others.
-fn versus(record: &BenchRecord, arm: usize, scale: usize, metric: Metric) -> String {
-    let (arm, scale) = (&record.arms[arm], &record.arms[scale]);
-    if arm.name == scale.name || !arm.counts || !scale.counts {
+/// How an arm stands to one that gives scale: times for the ladder's foot, percent for others. To the control by the paired
+/// estimate, which the verdict below is about; to the others by both medians.
+fn versus(record: &BenchRecord, index: usize, scale_index: usize, metric: Metric) -> String {
+    let (arm, scale) = (&record.arms[index], &record.arms[scale_index]);
+    if index == scale_index || !arm.counts || !scale.counts {
         return "–".to_owned();
     }
-    let (Some(value), Some(base)) = (arm.median(metric).value(), scale.median(metric).value()) else {
+    let ratio = if scale_index == 0 {
+        let row = record.comparisons.iter().find(|row| row.arm == index as u64 && row.metric == metric);
+        row.and_then(|row| row.ratio.value())
+    } else {
+        arm.median(metric).value().zip(scale.median(metric).value()).map(|(value, base)| value / base)
+    };
+    let Some(ratio) = ratio else {
         return "–".to_owned();
     };
-    let ratio = value / base;
     let percent = (ratio - 1.0) * 100.0;
     if !ratio.is_finite() {
         "–".to_owned()

@@ -231,7 +231,8 @@ fn percent(part: f64) -> String {
 
 /// Rounded up, so that what is stated as a bound is one.
 fn percent_up(percent: f64) -> String {
-    format!("{:.1}", (percent * 10.0 - 1e-9).ceil() / 10.0)
+    // Adding zero makes a negative one positive.
+    format!("{:.1}", (percent * 10.0 - 1e-9).ceil() / 10.0 + 0.0)
 }
 
 #[cfg(test)]
