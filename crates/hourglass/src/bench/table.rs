@@ -10,9 +10,9 @@ use record::{Known, Reading};
 use super::Args;
 use crate::prose::paragraph;
 
-/// Rows per second of a rung without a cache, for the warning's estimate: `kv-cache`, which has the same kernels, ran its
-/// prefill of 128 rows at 61 on two Zen 4 cores that other work kept busy.
-const ROWS_PER_S: f64 = 60.0;
+/// Rows per second of a rung without a cache, for the warning's estimate: `week1` on two quiet Zen 4 cores
+/// (`docs/performance.md`). It was a sixth of that while other work wanted both.
+const ROWS_PER_S: f64 = 400.0;
 
 /// More repeats than this are no advice: the machine has to become quieter.
 const MOST_REPEATS: u64 = 1000;
