@@ -21,14 +21,14 @@ use record::bench::{Arm, BenchProtocol, BenchRecord, EXCLUSION_RULE, Slot, Toler
 use record::export::Format;
 use record::gate::{Failure, Gate};
 use record::statistics::{CONFIDENCE, order};
-use record::{Coverage, Known, Phase, Record, Workload, token_trace_hash};
+use record::{Coverage, Known, Phase, Record, Workload};
 use weights::ModelFiles;
 
 use crate::failure::{INTERRUPTED, usage};
-use crate::find::PrefillLogits;
 use crate::load::{DEFAULT_MODEL, MachineArgs, ModelArgs};
 use crate::output::OutputFile;
-use crate::{interrupt, output};
+use crate::request::{PrefillLogits, Work, check_counts};
+use crate::{interrupt, output, request};
 use growing::GrowingFile;
 use runner::Processes;
 use variants::{Suite, Variant, What};
@@ -130,8 +130,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let record_file = args.json_output.as_deref().map(|path| GrowingFile::create("--json-output", path)).transpose()?;
     let exports = args.exports()?;
     let files = args.model.open(Some(DEFAULT_MODEL))?;
-    args.check_length(&files)?;
-    let prompt = args.prompt(&files);
+    request::check_positions(args.input_len, args.output_len, &files)?;
+    let prompt = request::prompt(args.input_len, &files, args.seed);
     let scratch = tempfile::tempdir().context("a folder for the prompt's ids could not be made")?;
     let ids = scratch.path().join("ids.json");
     std::fs::write(&ids, serde_json::to_vec(&prompt)?).context("the prompt's ids could not be written")?;
@@ -205,18 +205,8 @@ impl Args {
     }
 
     fn check(&self) -> Result<()> {
-        let counts = [
-            ("--input-len", self.input_len, 1..=usize::MAX, "a request has a prompt"),
-            ("--output-len", self.output_len, 2..=usize::MAX, "the first token is the prefill's; decode needs another"),
-            ("--warmup", self.warmup, 0..=1_000, "requests that are not timed"),
-        ];
-        for (flag, found, range, why) in counts {
-            if !range.contains(&found) {
-                let (bound, limit) =
-                    if found < *range.start() { ("at least", range.start()) } else { ("at most", range.end()) };
-                return Err(usage(format!("{flag} {found}: expected {bound} {limit} ({why})")));
-            }
-        }
+        let warmup = ("--warmup", self.warmup, 0..=1_000, "requests that are not timed");
+        check_counts(request::lengths(self.input_len, self.output_len).into_iter().chain([warmup]))?;
         let numbers = [
             ("--cooldown-seconds", self.cooldown_seconds, 0.0, 86_400.0, "a pause between processes"),
             ("--time-limit-seconds", self.time_limit_seconds, 0.001, 8_640_000.0, "the longest a process may take"),
@@ -252,24 +242,6 @@ impl Args {
         }
         output::check_distinct(&places)?;
         formats.into_iter().map(|(format, path)| Ok((format, OutputFile::create("--export", path)?))).collect()
-    }
-
-    fn check_length(&self, files: &ModelFiles) -> Result<()> {
-        let limit = files.config().max_positions;
-        match self.input_len.checked_add(self.output_len) {
-            Some(tokens) if tokens <= limit => Ok(()),
-            _ => Err(usage(format!(
-                "--input-len {} and --output-len {} exceed the {limit} positions of {}; ask for fewer tokens",
-                self.input_len,
-                self.output_len,
-                files.label()
-            ))),
-        }
-    }
-
-    fn prompt(&self, files: &ModelFiles) -> Vec<u32> {
-        let config = files.config();
-        probe::prompt(self.input_len, config.vocab_size, &config.eos_tokens, self.seed)
     }
 
     /// The record before anything has run. Arms that cannot run have no slots, and say why.
@@ -332,20 +304,12 @@ impl Args {
     }
 
     fn workload(&self, files: &ModelFiles, prompt: &[u32]) -> Result<Workload> {
-        Ok(Workload {
-            model: files.label().to_owned(),
-            weights_hash: files.fingerprint()?,
-            phase: Phase::Request,
-            context_tokens: prompt.len() as u64,
-            new_rows: prompt.len() as u64,
-            capacity: (prompt.len() + self.output_len) as u64,
-            output_tokens: self.output_len as u64,
-            logits: self.prefill_logits.mode(),
-            sampling: "greedy".to_owned(),
-            seed: self.seed,
-            prompt_rule: probe::PROMPT_RULE.to_owned(),
-            token_trace_hash: token_trace_hash(prompt),
-        })
+        let (capacity, output_tokens) = (prompt.len() + self.output_len, self.output_len);
+        let logits = self.prefill_logits.mode();
+        request::workload(
+            files,
+            &Work { phase: Phase::Request, prompt, capacity, output_tokens, logits, seed: self.seed },
+        )
     }
 }
 

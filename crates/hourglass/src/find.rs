@@ -10,33 +10,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::ValueEnum;
 use model::{Engine, Keep};
-use probe::{Case, Clocked, PROMPT_RULE, Request};
-use record::{Coverage, FindRecord, Known, LogitsMode, Phase, Protocol, Record, Replay, Workload, token_trace_hash};
+use probe::{Case, Clocked, Request};
+use record::{Coverage, FindRecord, Known, Phase, Protocol, Record, Replay, Workload};
 use weights::ModelFiles;
 
-use crate::failure::{INTERRUPTED, usage};
+use crate::failure::INTERRUPTED;
 use crate::load::{DEFAULT_MODEL, EngineArgs, ModelArgs};
 use crate::progress::Progress;
-use crate::{interrupt, load, output};
-
-#[derive(ValueEnum, Clone, Copy, Debug)]
-pub(crate) enum PrefillLogits {
-    /// Of the prompt's last token, which is what generating needs
-    Last,
-    /// Of every prompt token
-    All,
-}
-
-impl PrefillLogits {
-    pub(crate) fn mode(self) -> LogitsMode {
-        match self {
-            PrefillLogits::Last => LogitsMode::Last,
-            PrefillLogits::All => LogitsMode::All,
-        }
-    }
-}
+use crate::request::{PrefillLogits, Work, check_counts};
+use crate::{interrupt, load, output, request};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -75,7 +58,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let options = args.engine.options()?;
     let record_file = output::create_if_asked("--json-output", args.json_output.as_deref())?;
     let files = args.model.open(Some(DEFAULT_MODEL))?;
-    args.check_length(&files)?;
+    request::check_positions(args.input_len, args.output_len, &files)?;
     let (mut engine, load_seconds) = load::load(&files, options)?;
     if !args.json {
         output::print(
@@ -104,56 +87,21 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
 
 impl Args {
     fn check(&self) -> Result<()> {
-        let counts = [
-            ("--input-len", self.input_len, 1..=usize::MAX, "a request has a prompt"),
-            ("--output-len", self.output_len, 2..=usize::MAX, "the first token is the prefill's; decode needs another"),
+        let rounds = [
             ("--iterations", self.iterations, 1..=10_000, "a median needs a sample, and every sample is kept"),
             ("--warmup", self.warmup, 0..=1_000, "rounds that are not timed"),
         ];
-        for (flag, found, range, why) in counts {
-            if range.contains(&found) {
-                continue;
-            }
-            let bound = if found < *range.start() { "at least" } else { "at most" };
-            let limit = if found < *range.start() { range.start() } else { range.end() };
-            return Err(usage(format!("{flag} {found}: expected {bound} {limit} ({why})")));
-        }
-        Ok(())
-    }
-
-    fn check_length(&self, files: &ModelFiles) -> Result<()> {
-        let limit = files.config().max_positions;
-        match self.input_len.checked_add(self.output_len) {
-            Some(tokens) if tokens <= limit => Ok(()),
-            _ => Err(usage(format!(
-                "--input-len {} and --output-len {} exceed the {limit} positions of {}; ask for fewer tokens",
-                self.input_len,
-                self.output_len,
-                files.label()
-            ))),
-        }
+        check_counts(request::lengths(self.input_len, self.output_len).into_iter().chain(rounds))
     }
 }
 
 /// The request clock, then both replays, as one closed record.
 fn measure(args: &Args, files: &ModelFiles, engine: &mut Engine) -> Result<FindRecord> {
-    let (vocabulary, stops) = (engine.config().vocab_size, engine.config().eos_tokens.clone());
-    let prompt = probe::prompt(args.input_len, vocabulary, &stops, args.seed);
+    let prompt = request::prompt(args.input_len, files, args.seed);
     let workload = |phase: Phase| -> Result<Workload> {
-        Ok(Workload {
-            model: files.label().to_owned(),
-            weights_hash: files.fingerprint()?,
-            phase,
-            context_tokens: prompt.len() as u64,
-            new_rows: if phase == Phase::Decode { 1 } else { prompt.len() as u64 },
-            capacity: (prompt.len() + if phase == Phase::Request { args.output_len } else { 0 }) as u64,
-            output_tokens: if phase == Phase::Request { args.output_len as u64 } else { 0 },
-            logits: args.prefill_logits.mode(),
-            sampling: "greedy".to_owned(),
-            seed: args.seed,
-            prompt_rule: PROMPT_RULE.to_owned(),
-            token_trace_hash: token_trace_hash(&prompt),
-        })
+        let output_tokens = if phase == Phase::Request { args.output_len } else { 0 };
+        let (capacity, logits) = (prompt.len() + output_tokens, args.prefill_logits.mode());
+        request::workload(files, &Work { phase, prompt: &prompt, capacity, output_tokens, logits, seed: args.seed })
     };
     let progress = Progress::new("find");
     let show = |done: usize, total: usize, what: &str| progress.steps(done, total, what);

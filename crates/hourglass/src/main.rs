@@ -19,6 +19,7 @@ mod prose;
 mod pull;
 mod quantize;
 mod replay;
+mod request;
 mod run;
 mod sampling;
 mod score;

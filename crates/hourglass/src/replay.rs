@@ -13,33 +13,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::ValueEnum;
 use probe::ceilings::CeilingsError;
-use record::{Ceilings, CeilingsUsed, Coverage, Known, LogitsMode, Protocol, Record, ReplayCase, ReplayRecord};
+use record::{Ceilings, CeilingsUsed, Coverage, Known, Protocol, Record, ReplayCase, ReplayRecord};
 use weights::ModelFiles;
 
 use crate::failure::{INTERRUPTED, Interrupted, usage};
 use crate::load::{DEFAULT_MODEL, MachineArgs, ModelArgs};
 use crate::progress::Progress;
+use crate::request::PrefillLogits;
 use crate::{interrupt, output};
 use cases::CaseName;
-
-#[derive(ValueEnum, Clone, Copy, Debug)]
-enum PrefillLogits {
-    /// Of the prompt's last token, which is what generating needs
-    Last,
-    /// Of every prompt token
-    All,
-}
-
-impl PrefillLogits {
-    fn mode(self) -> LogitsMode {
-        match self {
-            PrefillLogits::Last => LogitsMode::Last,
-            PrefillLogits::All => LogitsMode::All,
-        }
-    }
-}
 
 #[derive(clap::Args)]
 pub(crate) struct Args {

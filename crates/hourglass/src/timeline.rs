@@ -11,17 +11,17 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use model::Engine;
 use ops::Plain;
-use probe::{MainThread, PROMPT_RULE, Timeline, TimelineRequest};
+use probe::{MainThread, Timeline, TimelineRequest};
 use record::trace::{WriteError, write_chrome, write_firefox, write_folded, write_perfetto, write_speedscope};
-use record::{Known, Phase, Record, TimelineRecord, Workload, token_trace_hash};
+use record::{Known, Phase, Record, TimelineRecord};
 use weights::ModelFiles;
 
 use crate::failure::{Interrupted, usage};
-use crate::find::PrefillLogits;
 use crate::load::{DEFAULT_MODEL, EngineArgs, ModelArgs};
 use crate::output::OutputFile;
 use crate::progress::Progress;
-use crate::{interrupt, load, output};
+use crate::request::{PrefillLogits, Work, check_counts};
+use crate::{interrupt, load, output, request};
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
@@ -117,13 +117,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let trace_file = output::create_if_asked("--out", args.out.as_deref())?;
     let record_file = output::create_if_asked("--json-output", args.json_output.as_deref())?;
     let files = args.model.open(Some(DEFAULT_MODEL))?;
-    args.check_length(&files)?;
+    request::check_positions(args.input_len, args.output_len, &files)?;
     let (mut engine, load_seconds) = load::load(&files, options)?;
     if !args.json {
         let head = crate::find::head(&load::describe(&files, &engine), args.model.model.is_none(), load_seconds);
         output::print(head.as_bytes())?;
     }
-    let prompt = probe::prompt(args.input_len, engine.config().vocab_size, &engine.config().eos_tokens, args.seed);
+    let prompt = request::prompt(args.input_len, &files, args.seed);
     let timeline = measure(&args, &files, &mut engine, &prompt)?;
     let record = close(&args, &files, &mut engine, &prompt, &timeline)?;
     if let Some(file) = trace_file {
@@ -143,17 +143,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
 
 impl Args {
     fn check(&self) -> Result<()> {
-        if self.input_len == 0 {
-            return Err(usage("--input-len 0: expected at least 1 (a request has a prompt)"));
-        }
-        if self.output_len < 2 {
-            let why = "the first token is the prefill's; decode needs another";
-            return Err(usage(format!("--output-len {}: expected at least 2 ({why})", self.output_len)));
-        }
-        if !(1..=1_000).contains(&self.warmup) {
-            let why = "the first request tells how much room the tracer needs";
-            return Err(usage(format!("--warmup {}: expected 1 to 1000 ({why})", self.warmup)));
-        }
+        let warmup = ("--warmup", self.warmup, 1..=1_000, "the first request tells how much room the tracer needs");
+        check_counts(request::lengths(self.input_len, self.output_len).into_iter().chain([warmup]))?;
         if !(1..=20_000).contains(&self.frequency) {
             return Err(usage(format!("--frequency {}: expected 1 to 20000 samples per second", self.frequency)));
         }
@@ -164,19 +155,6 @@ impl Args {
             return Err(usage("--no-samples: this --format holds CPU samples alone; choose perfetto or chrome"));
         }
         Ok(())
-    }
-
-    fn check_length(&self, files: &ModelFiles) -> Result<()> {
-        let limit = files.config().max_positions;
-        match self.input_len.checked_add(self.output_len) {
-            Some(tokens) if tokens <= limit => Ok(()),
-            _ => Err(usage(format!(
-                "--input-len {} and --output-len {} exceed the {limit} positions of {}; ask for fewer tokens",
-                self.input_len,
-                self.output_len,
-                files.label()
-            ))),
-        }
     }
 }
 
@@ -214,25 +192,18 @@ fn close(
     prompt: &[u32],
     timeline: &Timeline,
 ) -> Result<TimelineRecord> {
-    let phase = args.phase.phase();
-    let workload = Workload {
-        model: files.label().to_owned(),
-        weights_hash: files.fingerprint()?,
-        phase,
-        context_tokens: prompt.len() as u64,
-        new_rows: if phase == Phase::Decode { 1 } else { prompt.len() as u64 },
-        capacity: (prompt.len() + args.output_len) as u64,
-        output_tokens: timeline.tokens.len() as u64,
+    let work = Work {
+        phase: args.phase.phase(),
+        prompt,
+        capacity: prompt.len() + args.output_len,
+        output_tokens: timeline.tokens.len(),
         logits: args.prefill_logits.mode(),
-        sampling: "greedy".to_owned(),
         seed: args.seed,
-        prompt_rule: PROMPT_RULE.to_owned(),
-        token_trace_hash: token_trace_hash(prompt),
     };
     let mut record = TimelineRecord {
         schema: TimelineRecord::SCHEMA.to_owned(),
         created: probe::now(),
-        workload,
+        workload: request::workload(files, &work)?,
         workload_id: String::new(),
         conditions: load::conditions(engine, prompt.len(), prompt.len() + args.output_len)?,
         conditions_id: String::new(),

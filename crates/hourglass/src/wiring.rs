@@ -11,27 +11,20 @@ use clap::ValueEnum;
 use model::{LoadOptions, WeightFormats, weight_formats};
 use ops::{MechanismControls, Resolved};
 use probe::{Binding, Pass};
-use record::{LogitsMode, Phase, Record, WiringPlan, Workload, token_trace_hash};
+use record::{LogitsMode, Phase, Record, WiringPlan, Workload};
 use weights::ModelFiles;
 
 use crate::failure::usage;
 use crate::ladder::diff;
 use crate::load::{DEFAULT_MODEL, MachineArgs, ModelArgs};
-use crate::output;
+use crate::request::{PrefillLogits, Work};
+use crate::{output, request};
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum PhaseArg {
     Prefill,
     Decode,
     Both,
-}
-
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum PrefillLogits {
-    /// Of the prompt's last token, which is what generating needs
-    Last,
-    /// Of every prompt token
-    All,
 }
 
 #[derive(clap::Args)]
@@ -128,10 +121,7 @@ fn plan(args: &Args, options: &LoadOptions, files: &ModelFiles, capacity: usize)
     // No value is read, so none needs rounding.
     let options = LoadOptions { convert: true, ..options.clone() };
     let formats = weight_formats(files, &checkpoint, &options)?;
-    let logits = match args.prefill_logits {
-        PrefillLogits::Last => LogitsMode::Last,
-        PrefillLogits::All => LogitsMode::All,
-    };
+    let logits = args.prefill_logits.mode();
     let phases = match args.phase {
         PhaseArg::Prefill => &[Phase::Prefill][..],
         PhaseArg::Decode => &[Phase::Decode],
@@ -189,20 +179,7 @@ fn unreached(
 }
 
 fn workload(files: &ModelFiles, pass: Pass) -> Result<Workload> {
-    let config = files.config();
-    let tokens = probe::prompt(pass.tokens, config.vocab_size, &config.eos_tokens, 0);
-    Ok(Workload {
-        model: files.label().to_owned(),
-        weights_hash: files.fingerprint()?,
-        phase: pass.phase,
-        context_tokens: pass.tokens as u64,
-        new_rows: if pass.phase == Phase::Decode { 1 } else { pass.tokens as u64 },
-        capacity: pass.capacity as u64,
-        output_tokens: 0,
-        logits: pass.logits,
-        sampling: "greedy".to_owned(),
-        seed: 0,
-        prompt_rule: probe::PROMPT_RULE.to_owned(),
-        token_trace_hash: token_trace_hash(&tokens),
-    })
+    let tokens = request::prompt(pass.tokens, files, 0);
+    let (phase, capacity, logits) = (pass.phase, pass.capacity, pass.logits);
+    request::workload(files, &Work { phase, prompt: &tokens, capacity, output_tokens: 0, logits, seed: 0 })
 }

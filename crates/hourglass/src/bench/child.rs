@@ -15,8 +15,8 @@ use record::bench::{CHILD_PROTOCOL, ChildHeader, ChildLine, ChildRequest, Settin
 
 use super::endpoint::{self, EndpointRequest};
 use crate::failure::{INTERRUPTED, usage};
-use crate::find::PrefillLogits;
 use crate::load::{EngineArgs, ModelArgs};
+use crate::request::PrefillLogits;
 use crate::{load, output};
 
 /// Ids of a prompt longer than any context are no prompt.

@@ -302,7 +302,7 @@ mod tests {
             super::super::variants::resolve(&args.variants, None, &args.machine.solution.registry()).unwrap();
         let command = ChildCommand { program: "none".into(), arguments: Vec::new() };
         let commands = vec![Ok(command); variants.len()];
-        args.plan(&variants, &commands, &files, &args.prompt(&files)).unwrap()
+        args.plan(&variants, &commands, &files, &crate::request::prompt(args.input_len, &files, args.seed)).unwrap()
     }
 
     fn walk(record: &mut BenchRecord, answer: &dyn Fn(usize, usize) -> ChildResult) -> Vec<(usize, bool)> {

@@ -6,13 +6,14 @@ use std::str::FromStr;
 
 use anyhow::Result;
 use model::{Engine, Keep};
-use probe::{Case, PROMPT_RULE};
-use record::{Ceilings, Known, LogitsMode, Phase, Replay, ReplayCase, Workload, token_trace_hash};
+use probe::Case;
+use record::{Ceilings, Known, LogitsMode, Phase, Replay, ReplayCase, Workload};
 use weights::ModelFiles;
 
 use super::Args;
 use crate::progress::Progress;
-use crate::{interrupt, load};
+use crate::request::Work;
+use crate::{interrupt, load, request};
 
 /// `CHECKPOINT:PHASE:TOKENS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +81,7 @@ pub(crate) fn replay_all(
 ) -> Result<()> {
     let mut engine: Option<Engine> = None;
     for (index, name) in cases.iter().enumerate() {
-        let tokens = probe::prompt(name.tokens, files.config().vocab_size, &files.config().eos_tokens, args.seed);
+        let tokens = request::prompt(name.tokens, files, args.seed);
         let workload = workload(args, name, files, &tokens)?;
         let missing = |reason: &str| {
             let replay = Replay::not_measured(&name.checkpoint, workload.clone(), reason);
@@ -158,20 +159,15 @@ fn finished(
 }
 
 fn workload(args: &Args, name: &CaseName, files: &ModelFiles, tokens: &[u32]) -> Result<Workload> {
-    Ok(Workload {
-        model: files.label().to_owned(),
-        weights_hash: files.fingerprint()?,
+    let work = Work {
         phase: name.phase,
-        context_tokens: name.tokens as u64,
-        new_rows: if name.phase == Phase::Decode { 1 } else { name.tokens as u64 },
-        capacity: args.capacity.unwrap_or(name.tokens) as u64,
+        prompt: tokens,
+        capacity: args.capacity.unwrap_or(name.tokens),
         output_tokens: 0,
         logits: args.prefill_logits.mode(),
-        sampling: "greedy".to_owned(),
         seed: args.seed,
-        prompt_rule: PROMPT_RULE.to_owned(),
-        token_trace_hash: token_trace_hash(tokens),
-    })
+    };
+    request::workload(files, &work)
 }
 
 /// An error and its causes in one line.

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use model::Engine;
 use ops::{CachePolicy, Group, Registry};
-use probe::{PROMPT_RULE, Place, Probe, Probed};
-use record::{Known, LogitsMode, Phase, Record, SensitivityRecord, Slope, Target, Workload, token_trace_hash};
+use probe::{Place, Probe, Probed};
+use record::{Known, LogitsMode, Phase, Record, SensitivityRecord, Slope, Target};
 use weights::ModelFiles;
 
 use super::Args;
@@ -18,7 +18,8 @@ use crate::figures::show;
 use crate::load::DEFAULT_MODEL;
 use crate::progress::Progress;
 use crate::prose::paragraph;
-use crate::{interrupt, load, output};
+use crate::request::Work;
+use crate::{interrupt, load, output, request};
 
 /// Part of a request that the smaller delay adds: more than the noise of some rounds, too little to change what limits it.
 const ADDED_SHARE: f64 = 0.05;
@@ -127,8 +128,7 @@ fn measure(
     engine: &mut Engine,
     places: &[Place],
 ) -> Result<SensitivityRecord> {
-    let config = files.config();
-    let prompt = probe::prompt(case.tokens, config.vocab_size, &config.eos_tokens, args.seed);
+    let prompt = request::prompt(case.tokens, files, args.seed);
     let logits: LogitsMode = args.prefill_logits.mode();
     let progress = Progress::new("sensitivity");
     let step = |done: usize, total: usize, what: &str| progress.steps(done, total, what);
@@ -150,23 +150,18 @@ fn measure(
     let Probed { targets, samples, coverage, surroundings } = probed?;
     drop(progress);
     let capacity = prompt.len() + given.output_len;
+    let work = Work {
+        phase: Phase::Request,
+        prompt: &prompt,
+        capacity,
+        output_tokens: given.output_len,
+        logits,
+        seed: args.seed,
+    };
     let mut record = SensitivityRecord {
         schema: SensitivityRecord::SCHEMA.to_owned(),
         created: probe::now(),
-        workload: Workload {
-            model: files.label().to_owned(),
-            weights_hash: files.fingerprint()?,
-            phase: Phase::Request,
-            context_tokens: prompt.len() as u64,
-            new_rows: prompt.len() as u64,
-            capacity: capacity as u64,
-            output_tokens: given.output_len as u64,
-            logits,
-            sampling: "greedy".to_owned(),
-            seed: args.seed,
-            prompt_rule: PROMPT_RULE.to_owned(),
-            token_trace_hash: token_trace_hash(&prompt),
-        },
+        workload: request::workload(files, &work)?,
         workload_id: String::new(),
         conditions: load::conditions(engine, prompt.len(), capacity)?,
         conditions_id: String::new(),

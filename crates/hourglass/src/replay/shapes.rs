@@ -19,7 +19,7 @@ use super::{Args, files, table};
 use crate::failure::{INTERRUPTED, Interrupted, usage};
 use crate::output::{self, OutputFile};
 use crate::progress::Progress;
-use crate::{interrupt, load};
+use crate::{interrupt, load, request};
 
 /// `FORMAT=PATH`.
 #[derive(Clone, Debug)]
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args, record: &Path) -> Result<ExitCode> {
     check_positions(record, &recorded.workload, &files)?;
     let (mut engine, _) = load::load(&files, options)?;
     let tokens = (recorded.workload.context_tokens + recorded.workload.output_tokens) as usize;
-    let tokens = probe::prompt(tokens, files.config().vocab_size, &files.config().eos_tokens, recorded.workload.seed);
+    let tokens = request::prompt(tokens, &files, recorded.workload.seed);
     let progress = Progress::new("shapes");
     let show = |done: usize, total: usize, what: &str| progress.steps(done, total, what);
     let study = Shapes {
