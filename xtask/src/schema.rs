@@ -10,6 +10,7 @@ fn schemas() -> Result<Vec<(PathBuf, String)>> {
     let kinds = [
         ("bench-1", record::schema::<record::bench::BenchRecord>()),
         ("bench-child-1", record::bench::child_schema()),
+        ("capture-metadata-1", record::schema::<record::CaptureMetadata>()),
         ("ceilings-1", record::schema::<record::Ceilings>()),
         ("decision-1", record::schema::<record::DecisionRecord>()),
         ("find-1", record::schema::<record::FindRecord>()),

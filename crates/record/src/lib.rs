@@ -2,6 +2,7 @@
 //! Not here: anything that measures, and any engine; a record from another machine or an older build is read without one.
 
 pub mod bench;
+pub mod capture;
 mod ceilings;
 mod check;
 mod conditions;
@@ -27,6 +28,7 @@ mod wiring;
 mod wiring_plan;
 mod workload;
 
+pub use capture::CaptureMetadata;
 pub use ceilings::{
     BandwidthRow, Ceilings, CeilingsWorkload, InstructionPath, Level, Measured, Operands, PeakRow, ThreadCeilings,
     Traffic,

@@ -2,6 +2,7 @@
 //! What a record holds is in its own file: `bench/`, `find.rs`, `replay/`, ...
 
 use crate::bench::BenchRecord;
+use crate::capture::CaptureMetadata;
 use crate::ceilings::Ceilings;
 use crate::check::Check;
 use crate::decision::DecisionRecord;
@@ -21,6 +22,7 @@ use serde_json::Value;
 /// Schemas that this build reads.
 pub const KNOWN_SCHEMAS: &[&str] = &[
     BenchRecord::SCHEMA,
+    CaptureMetadata::SCHEMA,
     Ceilings::SCHEMA,
     DecisionRecord::SCHEMA,
     FindRecord::SCHEMA,

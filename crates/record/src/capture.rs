@@ -1,0 +1,92 @@
+//! A capture: one steady stretch of a step, sampled. What it leaves on disk (`capture/raw.rs`), and what its metadata say.
+//! Not here: taking one, which is `probe`'s.
+
+pub mod raw;
+
+use crate::check::Check;
+use crate::conditions::Conditions;
+use crate::known::Known;
+use crate::quantity::Reading;
+use crate::read::{Record, StoredId};
+use crate::subject::Subject;
+use crate::timeline::SamplingUse;
+use crate::workload::Workload;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// `capture-metadata/1`: what was captured and under which conditions; the trace is a directory beside it. Nothing in a
+/// capture is a latency: sampling and tracing are inside every time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CaptureMetadata {
+    pub schema: String,
+    /// UTC, RFC 3339.
+    pub created: String,
+    /// Phase `prefill` or `decode`; `context_tokens` is the chapter's S.
+    pub workload: Workload,
+    pub workload_id: String,
+    pub conditions: Conditions,
+    pub conditions_id: String,
+    pub subject: Subject,
+    pub process_id: u32,
+    /// Passes of the same shape before the captured ones.
+    pub warmup: u64,
+    /// Captured passes, each the same step.
+    pub steps: u64,
+    /// From the first captured pass's start to the last one's end.
+    pub wall_ns: u64,
+    /// Largest half-width of a share's 95 % interval that was asked for, and whether it was reached.
+    pub precision: Known<f64>,
+    pub sampling: SamplingUse,
+    /// A captured pass over an uncaptured one of the same run, medians, less 1.
+    pub overhead: Known<Reading>,
+    pub trace: TracePackage,
+    pub checks: Vec<Check>,
+    /// A check failed: nothing here may be relied on.
+    pub void: bool,
+}
+
+/// The directory with the raw files, as it was when the metadata were written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TracePackage {
+    /// Without the path to it.
+    pub basename: String,
+    pub files: u64,
+    pub bytes: u64,
+    /// SHA-256 of the manifest file: sorted lines of `sha256`, two spaces, relative path.
+    pub manifest_sha256: String,
+}
+
+impl CaptureMetadata {
+    /// Fills in the ids, the checks and whether one of them voids the record.
+    pub fn close(&mut self) {
+        self.workload_id = self.workload.id();
+        self.conditions_id = self.conditions.id();
+        self.checks = self.cross_foot();
+        self.void = self.checks.iter().any(|check| !check.passed);
+    }
+}
+
+impl Record for CaptureMetadata {
+    const SCHEMA: &'static str = "capture-metadata/1";
+
+    fn identities(&self) -> Vec<StoredId<'_>> {
+        vec![
+            StoredId { field: "workload_id", stored: &self.workload_id, computed: self.workload.id() },
+            StoredId { field: "conditions_id", stored: &self.conditions_id, computed: self.conditions.id() },
+        ]
+    }
+
+    fn cross_foot(&self) -> Vec<Check> {
+        vec![Check::counts("lost samples", 0, self.sampling.lost.known().copied().unwrap_or(0))]
+    }
+
+    fn checks(&self) -> &[Check] {
+        &self.checks
+    }
+
+    fn void(&self) -> bool {
+        self.void
+    }
+}

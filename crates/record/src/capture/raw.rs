@@ -1,0 +1,154 @@
+//! The raw files of a trace directory, one type per file or line: what a sampler and the workers' spans noted, unresolved.
+//! Not here: writing the directory and its manifest, and anything that is computed from it.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `calls.json` | `[RawCall]`, by call number |
+//! | `threads.json` | `[RawThread]` |
+//! | `steps.jsonl` | a [`RawStep`] per line: the captured passes in order |
+//! | `spans.jsonl` | a [`RawSpans`] per line: one worker's calls in one pass |
+//! | `samples.jsonl` | a [`RawSample`] per line, by time |
+//! | `kernel-functions.json` | `[KernelFunction]`: names of the operating system's functions that samples are in |
+//! | `executables.json` | `[RawExecutable]`: every mapped file that a sample is in |
+//! | `maps.txt` | `/proc/self/maps` of the captured process |
+//! | `sources.sha256` | what the executable was compiled from: sorted `sha256`, two spaces, path from the repository's root |
+//! | `counters.json` | `[RawCounter]` |
+//! | `callgrind.out` | only with `--counters callgrind`: as valgrind wrote it |
+//!
+//! Times are nanoseconds of the monotonic clock.
+
+use crate::known::Known;
+use crate::wiring_plan::Shape;
+use serde::{Deserialize, Serialize};
+
+pub const CALLS: &str = "calls.json";
+pub const THREADS: &str = "threads.json";
+pub const STEPS: &str = "steps.jsonl";
+pub const SPANS: &str = "spans.jsonl";
+pub const SAMPLES: &str = "samples.jsonl";
+pub const KERNEL_FUNCTIONS: &str = "kernel-functions.json";
+pub const EXECUTABLES: &str = "executables.json";
+pub const MAPS: &str = "maps.txt";
+pub const SOURCES: &str = "sources.sha256";
+pub const COUNTERS: &str = "counters.json";
+pub const CALLGRIND: &str = "callgrind.out";
+
+/// One call of the captured program, with the least that it moves and computes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawCall {
+    pub call: u32,
+    /// Absent for calls outside the layers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<u64>,
+    pub slot: String,
+    pub group: String,
+    pub operator: String,
+    /// `name/isa`.
+    pub kernel: String,
+    /// `file:line` of the kernel.
+    pub source: String,
+    pub inputs: Vec<Shape>,
+    pub outputs: Vec<Shape>,
+    pub weights: Vec<Shape>,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+    pub flops: u64,
+}
+
+/// A thread of the captured process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawThread {
+    /// The operating system's number.
+    pub thread: u32,
+    pub name: String,
+    /// Which worker it is, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<u32>,
+}
+
+/// One captured pass.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawStep {
+    pub start_ns: u64,
+    pub end_ns: u64,
+}
+
+/// One worker's calls in one pass, in its order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawSpans {
+    /// Index into `steps.jsonl`.
+    pub step: u64,
+    pub worker: u32,
+    /// `[call, arrive, start, end]` each: it waited at the call's barrier from `arrive` to `start` and computed until `end`.
+    pub spans: Vec<[u64; 4]>,
+    /// Calls that found no room.
+    pub dropped: u64,
+}
+
+/// A thread was seen at an address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawSample {
+    pub at_ns: u64,
+    pub thread: u32,
+    /// Time that it stands for, ending at `at_ns`.
+    pub weight_ns: u64,
+    /// Innermost first.
+    pub stack: Vec<RawAddress>,
+}
+
+/// One place in a stack: the address in hexadecimal, after `k` for one of the operating system's, after `r` for the place
+/// behind a call, as a text: `"r55d0c0ffee00"`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RawAddress(pub String);
+
+/// The operating system's function that starts at an address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelFunction {
+    pub start: u64,
+    pub name: String,
+}
+
+/// A file that code was mapped from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawExecutable {
+    pub path: String,
+    /// The linker's build id, in hexadecimal.
+    pub build_id: Known<String>,
+    pub sha256: Known<String>,
+    pub bytes: Known<u64>,
+    /// Whether this is the program itself.
+    pub program: bool,
+}
+
+/// One counter over all captured passes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawCounter {
+    /// perf's name: `instructions`, `cache-misses`, `page-faults`.
+    pub name: String,
+    pub kind: CounterKind,
+    /// Summed over the workers; scaled up if the counter was not on the whole time.
+    pub count: Known<f64>,
+    /// The part of the time that it counted, 0 to 1.
+    pub running: Known<f64>,
+}
+
+/// Who counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CounterKind {
+    /// The processor's performance monitoring unit.
+    Hardware,
+    /// The operating system.
+    Software,
+    /// A simulated processor: callgrind.
+    Simulated,
+}
