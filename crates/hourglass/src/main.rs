@@ -24,6 +24,7 @@ mod run;
 mod sampling;
 mod score;
 mod speak;
+mod store;
 mod timeline;
 mod tokenize;
 mod wiring;
