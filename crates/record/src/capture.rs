@@ -1,8 +1,14 @@
-//! A capture: one steady stretch of a step, sampled. What it leaves on disk (`capture/raw.rs`), which files those were
-//! (`capture/manifest.rs`), and what its metadata say. Not here: taking one, which is `probe`'s.
+//! A capture: one steady stretch of a step, sampled. What it leaves on disk (`raw.rs`), which files those were (`manifest.rs`),
+//! what its metadata say, and what it comes to (`reduced.rs`, `lines.rs`). Not here: taking one, and resolving its addresses,
+//! which are `probe`'s.
 
+pub mod lines;
 pub mod manifest;
+mod place;
+mod provenance;
 pub mod raw;
+pub mod reduced;
+pub mod share;
 
 use crate::check::Check;
 use crate::conditions::{BoundKernel, Conditions};
@@ -12,6 +18,8 @@ use crate::read::{Record, StoredId};
 use crate::subject::Subject;
 use crate::timeline::SamplingUse;
 use crate::workload::Workload;
+pub use place::{Cost, Place};
+pub use provenance::{Provenance, Source, Stretch};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -19,6 +19,7 @@
 
 use crate::known::Known;
 use crate::wiring_plan::Shape;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub const CALLS: &str = "calls.json";
@@ -143,7 +144,7 @@ pub struct RawCounter {
 }
 
 /// Who counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CounterKind {
     /// The processor's performance monitoring unit.
