@@ -13,6 +13,7 @@ mod find;
 mod input;
 mod interrupt;
 mod ladder;
+mod lines;
 mod load;
 mod npy;
 mod output;
@@ -21,6 +22,7 @@ mod prose;
 mod pull;
 mod quantize;
 mod records;
+mod reduce;
 mod replay;
 mod request;
 mod run;
@@ -30,6 +32,7 @@ mod speak;
 mod store;
 mod timeline;
 mod tokenize;
+mod trace_package;
 mod wiring;
 
 use std::process::ExitCode;
@@ -58,6 +61,10 @@ enum Verb {
     Records(records::Args),
     /// Where the time of one request goes, what of it could be gained, and what to try next: every view in one go
     Find(Box<find::Args>),
+    /// What a captured trace says: kernels against what the machine can do, counters, lines, instructions
+    Reduce(reduce::Args),
+    /// What every source line of a captured trace costs; also for pprof, KCachegrind, speedscope
+    Lines(lines::Args),
     /// Which group of operators costs the most at a shape, and how far each is from what the machine can do
     Replay(Box<replay::Args>),
     /// One steady stretch of one step, sampled and counted: the raw material for kernels, counters and source lines
@@ -93,6 +100,8 @@ fn main() -> ExitCode {
         Verb::Bench(args) => bench::run(*args),
         Verb::Records(args) => records::run(args),
         Verb::Find(args) => find::run(*args),
+        Verb::Reduce(args) => reduce::run(&args),
+        Verb::Lines(args) => lines::run(&args),
         Verb::Replay(args) => replay::run(&args),
         Verb::Capture(args) => capture::run(*args),
         Verb::Timeline(args) => timeline::run(*args),

@@ -1,9 +1,16 @@
 //! A capture: one steady stretch of a step, sampled. What it leaves on disk (`raw.rs`), which files those were (`manifest.rs`),
-//! what its metadata say, and what it comes to (`reduced.rs`, `lines.rs`). Not here: taking one, and resolving its addresses,
-//! which are `probe`'s.
+//! what its metadata say, and what it comes to (`reduced.rs`, `lines.rs`).
+//! Not here: taking one, and resolving its addresses, which are `probe`'s.
 
+mod attribute;
+pub mod callgrind;
+pub mod export;
+mod limiter;
+pub mod line_table;
 pub mod lines;
+pub mod load;
 pub mod manifest;
+pub mod perf_stat;
 mod place;
 mod provenance;
 pub mod raw;
@@ -18,6 +25,8 @@ use crate::read::{Record, StoredId};
 use crate::subject::Subject;
 use crate::timeline::SamplingUse;
 use crate::workload::Workload;
+pub use attribute::{Placed, PlacedSample, kernel_tree, placed};
+pub use limiter::{Hints, Roofs};
 pub use place::{Cost, Place};
 pub use provenance::{Provenance, Source, Stretch};
 use schemars::JsonSchema;

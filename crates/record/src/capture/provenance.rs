@@ -1,7 +1,7 @@
 //! Where the numbers of a reduced capture come from: which trace, which source, which stretch.
 //! Not here: the check that the trace is whole (`manifest.rs`).
 
-use crate::capture::{CaptureMetadata, TracePackage};
+use crate::capture::{CaptureMetadata, Ended, TracePackage};
 use crate::conditions::Binary;
 use crate::known::Known;
 use crate::quantity::Reading;
@@ -43,6 +43,7 @@ pub struct Stretch {
     pub process_id: u32,
     pub warmup: u64,
     pub steps: u64,
+    pub ended: Ended,
     pub wall_ns: u64,
     pub precision: Known<f64>,
     pub sampling: SamplingUse,
@@ -55,6 +56,7 @@ impl Stretch {
             process_id: metadata.process_id,
             warmup: metadata.warmup,
             steps: metadata.steps,
+            ended: metadata.ended,
             wall_ns: metadata.wall_ns,
             precision: metadata.precision.clone(),
             sampling: metadata.sampling.clone(),
