@@ -19,6 +19,7 @@ mod prose;
 mod pull;
 mod quantize;
 mod replay;
+mod report;
 mod request;
 mod run;
 mod sampling;
@@ -65,6 +66,8 @@ enum Verb {
     Doctor(doctor::Args),
     /// Which kernel every call of a checkpoint's passes gets, from shapes alone; nothing is loaded or run
     Wiring(wiring::Args),
+    /// One HTML file that shows any set of records, to be looked at offline
+    Report(report::Args),
     /// Continue one prompt
     Run(run::Args),
     /// Talk, turn by turn; the cache is kept between turns
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Verb::Ceilings(args) => ceilings::run(args),
         Verb::Doctor(args) => doctor::run(args),
         Verb::Wiring(args) => wiring::run(args),
+        Verb::Report(args) => report::run(args),
         Verb::Run(args) => run::run(args),
         Verb::Chat(args) => chat::run(args),
         Verb::Score(args) => score::run(args),
