@@ -7,7 +7,7 @@ mod endpoint;
 mod growing;
 mod process;
 mod runner;
-mod table;
+pub(crate) mod table;
 mod variants;
 mod view;
 
@@ -173,7 +173,8 @@ fn report(args: &Args, record: &BenchRecord, gates: &[(String, Gate)]) -> Result
     if args.json {
         output::print_json(record)?;
     } else {
-        output::print(table::text(record, args).as_bytes())?;
+        let (default_model, kept) = (args.model.model.is_none(), args.json_output.is_some());
+        output::print(table::text(record, default_model, kept).as_bytes())?;
     }
     if interrupt::requested() {
         let why = record.coverage.reason().unwrap_or("everything had been measured");

@@ -18,6 +18,7 @@ mod progress;
 mod prose;
 mod pull;
 mod quantize;
+mod records;
 mod replay;
 mod report;
 mod request;
@@ -54,6 +55,8 @@ enum Verb {
     Bench(Box<bench::Args>),
     /// Where the time of one request goes, and what to try next
     Find(find::Args),
+    /// What has been measured and kept: list, show, export, clear away
+    Records(records::Args),
     /// Which group of operators costs the most at a shape, and how far each is from what the machine can do
     Replay(Box<replay::Args>),
     /// What everyone does while one request runs, and what nobody does: workers, main thread, gaps, on one clock
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
     let result = match line.verb {
         Verb::Bench(args) => bench::run(*args),
         Verb::Find(args) => find::run(args),
+        Verb::Records(args) => records::run(args),
         Verb::Replay(args) => replay::run(&args),
         Verb::Timeline(args) => timeline::run(*args),
         Verb::Ladder(args) => ladder::run(args),

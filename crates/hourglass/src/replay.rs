@@ -7,7 +7,7 @@ mod decision;
 mod files;
 mod sensitivity;
 mod shapes;
-mod table;
+pub(crate) mod table;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 //! `hourglass timeline`: one request on one clock, workers and main thread, and what everyone did while nothing was computed.
 //! Not here: how anything is traced (`probe`), what a trace comes to (`record::timeline`), what is printed (`timeline/table`).
 
-mod table;
+pub(crate) mod table;
 mod text;
 
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! `hourglass wiring`: which kernel every call of a checkpoint's passes gets, and which kernels none gets; or, with `--diff`,
 //! what a change rerouted. Not here: the list itself (`probe`), the comparison (`ladder/diff`), the tables (`wiring/table`).
 
-mod table;
+pub(crate) mod table;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -13,6 +13,7 @@ pub mod export;
 mod find;
 pub mod gate;
 mod identity;
+mod kinds;
 mod known;
 mod quantity;
 mod read;
@@ -41,6 +42,7 @@ pub use decision::{DecisionError, DecisionRecord, Evidence, Outcome, Words, deci
 pub use evidence::{EVIDENCE_ID_DIGITS, EvidenceRef, NoDigest, file_digest};
 pub use find::{FindRecord, NextStep, Protocol};
 pub use identity::{canonical_json, identity};
+pub use kinds::{Verified, verify};
 pub use known::{Known, Unavailable};
 pub use quantity::{Quantity, QuantityError, Reading, Unit};
 pub use read::{KNOWN_SCHEMAS, MAX_RECORD_BYTES, ReadError, Record, StoredId, read, schema, schema_in};

@@ -7,7 +7,6 @@ use ops::{CachePolicy, Registry};
 use record::bench::{Arm, BenchRecord, Metric, MetricComparison, Outcome, Sample, Tolerance, Verdict, Verified};
 use record::{Known, Reading};
 
-use super::Args;
 use crate::prose::paragraph;
 
 /// Rows per second of a rung without a cache, for the warning's estimate: `week1` on two quiet Zen 4 cores
@@ -47,8 +46,8 @@ pub(crate) fn warning(record: &BenchRecord, registry: &Registry) -> Option<Strin
     ))
 }
 
-/// Everything, in reading order.
-pub(crate) fn text(record: &BenchRecord, args: &Args) -> String {
+/// Everything, in reading order. `default_model`: nobody chose the model; `kept`: the record is in a file.
+pub(crate) fn text(record: &BenchRecord, default_model: bool, kept: bool) -> String {
     let mut text = String::new();
     for check in record.checks.iter().filter(|check| !check.passed) {
         let line =
@@ -56,7 +55,7 @@ pub(crate) fn text(record: &BenchRecord, args: &Args) -> String {
         text += &paragraph("VOID: ", &line, "  ");
     }
     verdicts(&mut text, record);
-    workload(&mut text, record, args);
+    workload(&mut text, record, default_model);
     rates(&mut text, record);
     beside(&mut text, record);
     latencies(&mut text, record);
@@ -66,7 +65,7 @@ pub(crate) fn text(record: &BenchRecord, args: &Args) -> String {
     if let Some(reason) = record.coverage.reason() {
         text += &paragraph("Incomplete: ", &format!("{reason}."), "  ");
     }
-    next(&mut text, record, args);
+    next(&mut text, record, kept);
     text
 }
 
@@ -119,7 +118,7 @@ fn verdicts(text: &mut String, record: &BenchRecord) {
     text.push('\n');
 }
 
-fn workload(text: &mut String, record: &BenchRecord, args: &Args) {
+fn workload(text: &mut String, record: &BenchRecord, default_model: bool) {
     let (workload, protocol) = (&record.workload, &record.protocol);
     let plural = |count: u64| if count == 1 { "" } else { "s" };
     let line = format!(
@@ -136,7 +135,7 @@ fn workload(text: &mut String, record: &BenchRecord, args: &Args) {
         protocol.design,
     );
     *text += &paragraph("", &line, "  ");
-    if args.model.model.is_none() {
+    if default_model {
         *text += &paragraph(
             "",
             "No --model was given, so this is the embedded default: weights from a seed, of exactly this model's shapes. \
@@ -324,7 +323,7 @@ fn outputs(text: &mut String, record: &BenchRecord) {
     }
 }
 
-fn next(text: &mut String, record: &BenchRecord, args: &Args) {
+fn next(text: &mut String, record: &BenchRecord, kept: bool) {
     let verdict = |index: usize| record.comparison(index, Metric::Decode).and_then(|row| row.verdict.known());
     let arms = || (1..record.arms.len()).filter_map(|index| Some((&record.arms[index], verdict(index)?)));
     let open = arms().find_map(|(_, verdict)| match verdict {
@@ -341,7 +340,7 @@ fn next(text: &mut String, record: &BenchRecord, args: &Args) {
         }
     } else if let Some((arm, _)) = arms().find(|(_, verdict)| matches!(verdict, Verdict::Worse)) {
         format!("see which operators it comes from: hourglass find --checkpoint {}", arm.name)
-    } else if args.json_output.is_none() {
+    } else if !kept {
         "keep it, so that the next change can be compared with it: the same with --json-output FILE".to_owned()
     } else {
         let newest = record.arms.iter().rev().find(|arm| arm.counts && arm.subject.known().is_some());

@@ -32,6 +32,16 @@ pub(crate) fn default_model() -> String {
     ) + "\n"
 }
 
+/// A whole record, read from a file.
+pub(crate) fn record(record: &ReplayRecord) -> String {
+    let mut text = String::new();
+    for case in &record.cases {
+        let description = format!("{}, read from a record", case.replay.workload.model);
+        text += &self::case(&Done { description, case: case.clone() });
+    }
+    text + &foot(record)
+}
+
 /// One case.
 pub(crate) fn case(done: &Done) -> String {
     let replay = &done.case.replay;
