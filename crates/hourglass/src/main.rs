@@ -4,6 +4,7 @@
 mod bench;
 mod ceilings;
 mod chat;
+mod child;
 mod doctor;
 mod failure;
 mod figures;
@@ -33,7 +34,7 @@ mod wiring;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Counts heap bytes beside the arenas', so that a peak covers both.
 #[global_allocator]
@@ -53,8 +54,8 @@ struct CommandLine {
 enum Verb {
     /// Did the request get faster? Several variants clocked in one alternated run, with this machine's noise
     Bench(Box<bench::Args>),
-    /// Where the time of one request goes, and what to try next
-    Find(find::Args),
+    /// Where the time of one request goes, what of it could be gained, and what to try next: every view in one go
+    Find(Box<find::Args>),
     /// What has been measured and kept: list, show, export, clear away
     Records(records::Args),
     /// Which group of operators costs the most at a shape, and how far each is from what the machine can do
@@ -90,7 +91,7 @@ fn main() -> ExitCode {
     interrupt::install();
     let result = match line.verb {
         Verb::Bench(args) => bench::run(*args),
-        Verb::Find(args) => find::run(args),
+        Verb::Find(args) => find::run(*args),
         Verb::Records(args) => records::run(args),
         Verb::Replay(args) => replay::run(&args),
         Verb::Timeline(args) => timeline::run(*args),
@@ -109,10 +110,14 @@ fn main() -> ExitCode {
     result.unwrap_or_else(|error| failure::report(&error))
 }
 
+/// Whether this build has a verb of this name.
+fn has_verb(name: &str) -> bool {
+    CommandLine::command().find_subcommand(name).is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
