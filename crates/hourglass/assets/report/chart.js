@@ -66,6 +66,7 @@ function chart({ title, note, label, draw, data, select, describe, key, below })
         const options = draw(width);
         const svg = Plot.plot({
             width,
+            marginBottom: 38,
             className: "plot",
             style: { background: "none", color: "inherit", fontFamily: "inherit", fontSize: "12px", overflow: "visible" },
             ...options,

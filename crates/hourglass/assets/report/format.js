@@ -20,7 +20,7 @@ function number(value, digits = 3) {
     if (value === 0) return "0";
     const size = Math.abs(value);
     if (size >= 1e15 || size < 1e-6) return value.toExponential(digits - 1);
-    if (size >= 10 ** digits) return Math.round(value).toLocaleString("en-US");
+    if (size >= 10 ** (digits - 1)) return Math.round(value).toLocaleString("en-US");
     const decimals = Math.max(0, digits - 1 - Math.floor(Math.log10(size)));
     return value.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
 }
@@ -45,8 +45,6 @@ function scaleFor(values, unit) {
     const choices = SCALES[unit];
     if (!choices) return plain;
     const largest = Math.max(0, ...values.filter((value) => Number.isFinite(value)).map(Math.abs));
-    const ascending = unit === "s" ? [...choices].reverse() : choices;
-    if (unit === "s") return ascending.find(([, factor]) => largest * factor >= 1) ?? choices[0];
     return [...choices].reverse().find(([, factor]) => largest * factor >= 1) ?? choices[0];
 }
 
@@ -98,13 +96,15 @@ function moment(time) {
     return found ? `${found[1]} ${found[2]} UTC` : String(time ?? "");
 }
 
+const TONES = {
+    good: ["better", "keep", "kept", "confirmed", "passed", "on the critical path"],
+    bad: ["worse", "reject", "rejected", "refuted", "failed", "void"],
+    warn: ["inconclusive", "conditional", "no_difference", "partly hidden", "open"],
+};
+
 /** A verdict's colour class. */
 function tone(verdict) {
-    const word = String(verdict).toLowerCase();
-    if (/^(better|faster|keep|kept|confirmed|passed|on the critical path|target_fell_request_faster)/.test(word)) return "good";
-    if (/^(worse|slower|reject|refuted|failed|void|request_slower)/.test(word)) return "bad";
-    if (/^(inconclusive|conditional|no.difference|partly|target_fell|open)/.test(word)) return "warn";
-    return "";
+    return Object.keys(TONES).find((name) => TONES[name].includes(verdict)) ?? "";
 }
 
 function word(verdict, shown = words(verdict)) {

@@ -49,7 +49,7 @@ function climbChart(record) {
         draw: (width) => {
             const margin = marginFor(names, width);
             return {
-                height: 48 + data.length * 28,
+                height: 56 + data.length * 28,
                 marginLeft: margin,
                 marginRight: 20,
                 x: { domain: [0, end], label: `whole request, ${unit}`, grid: true },

@@ -66,27 +66,29 @@ function metricPanel(record, metric) {
     const end = largest * 1.12 * factor;
     const data = drawn.map((row) => {
         const interval = known(row.comparison?.interval);
-        const spans = interval && control !== null;
+        // An interval of several times its value says that there were too few samples, and nothing else.
+        const spans = interval && control !== null && interval.high / interval.low < 4;
         return {
             ...row,
             value: valueOf(row.median) * factor,
             low: spans ? Math.min(control * interval.low * factor, end) : null,
             high: spans ? Math.min(control * interval.high * factor, end) : null,
-            clipped: spans && control * interval.high * factor > end,
+            unknown: Boolean(interval) && !spans,
+            last: Math.max(valueOf(row.median), ...row.samples.map((sample) => sample.value)) * factor,
         };
     });
-    const wide = data.filter((row) => row.clipped).map((row) => row.name);
+    const wide = data.filter((row) => row.unknown).map((row) => row.name);
     const names = data.map((row) => row.name);
     return chart({
         title: `${METRICS[metric][0]}: ${METRICS[metric][1]}`,
-        note: `Bar: median. Dots: every sample that was measured. Dark line: where the arm lies with ${percent(record.protocol.confidence, 0)} confidence, as the control's median times the interval of the paired ratio.` + (wide.length > 0 ? ` Where the line reaches the edge, it goes on beyond it (${wide.join(", ")}): too few samples.` : ""),
+        note: `Bar: median. Dots: every sample that was measured. Dark line: where the arm lies with ${percent(record.protocol.confidence, 0)} confidence, as the control's median times the interval of the paired ratio.` + (wide.length > 0 ? ` Too few samples for an interval worth drawing: ${wide.join(", ")}.` : ""),
         data,
         select: 'g[aria-label="bar"] rect',
         describe: (row) => `${row.name}: ${number(row.value)} ${unitName}, ${plural(row.samples.length, "sample")}. ${row.comparison?.sentence ?? (row.index === 0 ? "The control." : "")}`,
         draw: (width) => {
             const margin = marginFor(names, width);
             return {
-                height: 44 + data.length * 30,
+                height: 52 + data.length * 30,
                 marginLeft: margin,
                 marginRight: 56,
                 x: { domain: [0, end], label: unitName, grid: true },
@@ -95,7 +97,7 @@ function metricPanel(record, metric) {
                     Plot.barX(data, { x: "value", y: "name", fill: (row) => (row.index === 0 ? "var(--c7)" : "var(--c1)"), fillOpacity: 0.55, inset: 4 }),
                     Plot.dot(samples, { x: (sample) => sample.value * factor, y: "arm", r: 2.5, fill: "var(--ink)", fillOpacity: 0.55, stroke: "none" }),
                     Plot.link(data.filter((row) => row.low !== null), { x1: "low", x2: "high", y1: "name", y2: "name", stroke: "var(--ink)", strokeWidth: 1.6, dy: 9 }),
-                    Plot.text(data, { x: "value", y: "name", text: (row) => number(row.value), textAnchor: "start", dx: 6, dy: -7, fill: "currentColor", stroke: "var(--paper)", strokeWidth: 3, fontWeight: 600 }),
+                    Plot.text(data, { x: "last", y: "name", text: (row) => number(row.value), textAnchor: "start", dx: 8, fill: "currentColor", stroke: "var(--paper)", strokeWidth: 3, fontWeight: 600 }),
                     Plot.ruleX([0], { stroke: "var(--ink)" }),
                 ],
             };

@@ -75,7 +75,7 @@ function kernelChart(record, tree) {
             draw: (width) => {
                 const margin = marginFor(names, width);
                 return {
-                    height: 44 + drawn.length * 24,
+                    height: 52 + drawn.length * 24,
                     marginLeft: margin,
                     marginRight: 52,
                     x: { domain: [0, Math.max(...drawn.map((row) => row.cost.share.high)) * 1.05], label: "share of the time", tickFormat: (v) => percent(v, 0), grid: true },

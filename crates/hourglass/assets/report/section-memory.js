@@ -50,7 +50,7 @@ function memoryChart(rows) {
     const [unit, factor] = scaleFor(drawn.map((row) => valueOf(row.peak)), "B");
     const colours = new Map(["weights", "weights and scratch", "keys and values", "scratch", "the rest", "not told apart"]
         .filter((name) => parts.some((part) => part.part === name))
-        .map((name) => [name, { weights: "var(--c1)", "weights and scratch": "var(--c1)", "keys and values": "var(--c2)", scratch: "var(--c3)" }[name] ?? "var(--c7)"]));
+        .map((name) => [name, { weights: "var(--c1)", "weights and scratch": "var(--c1)", "not told apart": "var(--c1)", "keys and values": "var(--c2)", scratch: "var(--c3)" }[name] ?? "var(--c7)"]));
     return chart({
         title: "The most that was allocated at once during a request",
         note: "Resident weights included: it is what the request's process held, not what the request needed on top. Physical memory, which counts file pages too, is in the table.",
@@ -62,7 +62,7 @@ function memoryChart(rows) {
         draw: (width) => {
             const margin = marginFor(labels, width);
             return {
-                height: 44 + labels.length * 24,
+                height: 52 + labels.length * 24,
                 marginLeft: margin,
                 marginRight: 24,
                 x: { label: unit, grid: true },

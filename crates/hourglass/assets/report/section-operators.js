@@ -64,7 +64,7 @@ function replayChart(id, rows) {
             draw: (width) => {
                 const margin = marginFor(names, width);
                 return {
-                    height: 44 + names.length * 30,
+                    height: 52 + names.length * 30,
                     marginLeft: margin,
                     marginRight: 64,
                     x: { label: unit, grid: true, domain: [0, end * 1.02] },
@@ -151,7 +151,7 @@ function sensitivityPanel(entry) {
             draw: (width) => {
                 const margin = marginFor(names, width);
                 return {
-                    height: 48 + rows.length * 24,
+                    height: 56 + rows.length * 24,
                     marginLeft: margin,
                     marginRight: 20,
                     x: { label: "request seconds per added second", grid: true, domain: [Math.min(0, ...rows.map((row) => row.fit.low)), Math.max(1.1, ...rows.map((row) => row.fit.high))] },

@@ -52,7 +52,7 @@ function phaseSection() {
                 draw: (width) => {
                     const margin = marginFor(names, width);
                     return {
-                        height: 44 + complete.length * 26,
+                        height: 52 + complete.length * 26,
                         marginLeft: margin,
                         marginRight: 20,
                         x: { label: unit, grid: true },

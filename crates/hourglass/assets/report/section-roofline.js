@@ -50,6 +50,18 @@ function rooflineSection() {
     ];
 }
 
+const MARGINS = { marginLeft: 56, marginRight: 16, marginTop: 28, marginBottom: 40 };
+
+function heightFor(width) {
+    return Math.round(Math.min(460, Math.max(320, width * 0.55)));
+}
+
+/** A tick's label: powers of ten alone. */
+function decade(value) {
+    const power = Math.log10(value);
+    return Math.abs(power - Math.round(power)) < 1e-6 ? Number(value.toPrecision(1)).toLocaleString("en-US") : "";
+}
+
 function threadsOf(one) {
     const conditions = known(one.entry.record.conditions) ?? known((one.entry.record.cases ?? []).find((row) => row.replay === one.replay)?.conditions);
     return conditions?.threads ?? null;
@@ -78,21 +90,29 @@ function roofline(one) {
     const roof = Math.max(...flat.map((one) => one.rate), ...points.map((point) => point.rate));
     const y = [Math.min(...points.map((point) => point.rate)) / 4, roof * 2.5];
     const colours = coloursFor(points.map((point) => point.group));
+    // Both axes are logarithmic, so that all slanted roofs have one angle, which their names follow.
+    const slope = (width) => {
+        const across = (width - MARGINS.marginLeft - MARGINS.marginRight) / Math.log10(x[1] / x[0]);
+        const up = (heightFor(width) - MARGINS.marginTop - MARGINS.marginBottom) / Math.log10(y[1] / y[0]);
+        return (-180 / Math.PI) * Math.atan2(up, across);
+    };
     const slants = slanted.map((line) => {
         const to = Math.min(x[1], (flat.length > 0 ? Math.max(...flat.map((one) => one.rate)) : y[1]) / line.rate);
         const from = Math.max(x[0], y[0] / line.rate);
         return { ...line, x1: from, y1: from * line.rate, x2: to, y2: to * line.rate };
     }).filter((line) => line.x2 > line.x1);
     const flats = flat.map((line) => ({ ...line, from: Math.max(x[0], Math.min(...slanted.map((one) => line.rate / one.rate), x[1])) }));
-    // Names of roofs that lie close together would cover each other: every second one is set further left.
-    const order = [...flats].sort((a, b) => a.rate - b.rate);
-    order.forEach((line, index) => {
-        const below = order[index - 1];
-        line.shift = below && Math.log10(line.rate / below.rate) < 0.16 && below.shift === 0 ? 1 : 0;
-    });
+    // Roofs that lie too close together for a name each share one.
+    const labels = [];
+    for (const line of [...flats].sort((a, b) => b.rate - a.rate)) {
+        const above = labels.at(-1);
+        const name = `${line.name} ${number(line.rate)}`;
+        if (above && above.rate / line.rate < 1.25) above.name = `${above.name}, ${name}`;
+        else labels.push({ rate: line.rate, name });
+    }
     return [
         chart({
-            title: `How near each operator is to what this machine can do: ${one.name}, ${workloadTitle(one.replay.workload)}`,
+            title: `Operators of ${one.name} under the roofs, ${workloadTitle(one.replay.workload).toLowerCase()}`,
             note: "Right: more arithmetic per byte. Up: more arithmetic per second. A point on a slanted line is limited by bringing bytes from there; on a flat one by that instruction. The distance to the line is what could be gained. Size: share of the replay. Both axes are logarithmic.",
             label: "Roofline",
             key: legend(colours, true),
@@ -100,20 +120,17 @@ function roofline(one) {
             select: 'g[aria-label="dot"] circle',
             describe: (point) => `${point.name}: ${number(point.rate)} GFLOP/s at ${number(point.intensity)} operations per byte, ${number(valueOf(point.bandwidth) ?? 0)} GB/s; ${percent(point.share)} of the replay` + (valueOf(point.floor?.fraction) === null ? "." : `; ${percent(valueOf(point.floor.fraction))} of what the machine can.`),
             draw: (width) => ({
-                height: Math.min(460, Math.max(320, width * 0.55)),
-                marginLeft: 56,
-                marginRight: 16,
-                marginBottom: 40,
-                x: { type: "log", domain: x, label: "operations per byte", grid: true, ticks: 5, tickFormat: (v) => (Math.abs(Math.log10(v) % 1) < 1e-6 ? number(v) : "") },
-                y: { type: "log", domain: y, label: "GFLOP/s", grid: true, ticks: 5, tickFormat: (v) => (Math.abs(Math.log10(v) % 1) < 1e-6 ? number(v) : "") },
+                height: heightFor(width),
+                ...MARGINS,
+                x: { type: "log", domain: x, label: "operations per byte", grid: true, ticks: 5, tickFormat: decade },
+                y: { type: "log", domain: y, label: "GFLOP/s", grid: true, ticks: 5, tickFormat: decade },
                 r: { domain: [0, 1], range: [3, 22] },
                 color: { domain: [...colours.keys()], range: [...colours.values()] },
                 marks: [
                     Plot.link(slants, { x1: "x1", y1: "y1", x2: "x2", y2: "y2", stroke: "currentColor", strokeOpacity: 0.75 }),
                     Plot.link(flats, { x1: "from", x2: () => x[1], y1: "rate", y2: "rate", stroke: "currentColor", strokeOpacity: 0.75 }),
-                    Plot.text(slants, { x: "x1", y: "y1", text: (line) => `${line.name} ${number(line.rate)} GB/s`, textAnchor: "start", dx: 6, dy: -8, fill: "currentColor", stroke: "var(--paper)", strokeWidth: 4, fontSize: 11 }),
-                    Plot.text(flats.filter((line) => !line.shift), { x: () => x[1], y: "rate", text: (line) => `${line.name} ${number(line.rate)}`, textAnchor: "end", dx: -2, dy: -6, fill: "currentColor", stroke: "var(--paper)", strokeWidth: 4, fontSize: 11 }),
-                    Plot.text(flats.filter((line) => line.shift), { x: () => x[1], y: "rate", text: (line) => `${line.name} ${number(line.rate)}`, textAnchor: "end", dx: -150, dy: -6, fill: "currentColor", stroke: "var(--paper)", strokeWidth: 4, fontSize: 11 }),
+                    Plot.text(slants, { x: (line) => line.x1 * 1.15, y: (line) => line.y1 * 1.15, text: (line) => `${line.name} ${number(line.rate)} GB/s`, rotate: slope(width), textAnchor: "start", dy: -7, fill: "currentColor", stroke: "var(--paper)", strokeWidth: 4, fontSize: 11 }),
+                    Plot.text(labels, { x: () => x[1], y: "rate", text: "name", textAnchor: "end", dx: -2, dy: -7, fill: "currentColor", stroke: "var(--paper)", strokeWidth: 4, fontSize: 11 }),
                     Plot.dot(points, { x: "intensity", y: "rate", r: "share", fill: "group", fillOpacity: 0.85, stroke: "var(--paper)", strokeWidth: 1.2 }),
                 ],
             }),

@@ -71,7 +71,7 @@ function laneChart(summary) {
         draw: (width) => {
             const margin = marginFor(names, width);
             return {
-                height: 44 + names.length * 28,
+                height: 60 + names.length * 28,
                 marginLeft: margin,
                 marginRight: 20,
                 x: { label: "share of the time", tickFormat: (v) => `${Math.round(100 * v)} %`, domain: [0, 1], ticks: 5 },
@@ -112,7 +112,7 @@ function stripChart(summary) {
         select: 'g[aria-label="rect"] rect',
         describe: (one) => `${one.label}: from ${number(at(one.start))} ${unit}, ${duration(one.end - one.start)}` + (one.gap ? `, ${one.gap.by_cause.map((time) => `${causeName(time.cause)} ${duration(time.wall_ns)}`).join(", ")}` : "") + ".",
         draw: () => ({
-            height: 122,
+            height: 128,
             marginLeft: 96,
             marginRight: 16,
             x: { domain: [0, at(summary.wall_ns)], label: unit },
@@ -153,17 +153,17 @@ function stepChart(series) {
     };
     return [
         chart({
-            title: `${series.name}: how long each took`,
+            title: `How long each ${series.name} took`,
             note: `Median ${number((valueOf(series.median) ?? 0) * factor)} ${unit}.` + (outliers.length > 0 ? " Filled: far above the median." : ""),
             label: `Steps of ${series.name}`,
             data: rows,
             select: 'g[aria-label="dot"] circle',
             describe: (row) => `Step ${row.index + 1}: ${number(row.value)} ${unit}${row.outlier ? `, ${duration(row.outlier.excess_ns)} above the median: ${kind(row.outlier)}` : ""}.`,
             draw: () => ({
-                height: 150,
+                height: 160,
                 marginLeft: 56,
                 marginRight: 16,
-                x: { label: "step", domain: [0, Math.max(rows.length, 2)], ticks: Math.min(rows.length, 10), tickFormat: (v) => (Number.isInteger(v) ? String(v) : "") },
+                x: { label: "step", domain: [0.5, rows.length + 0.5], ticks: Math.min(rows.length, 10), tickFormat: (v) => (Number.isInteger(v) ? String(v) : "") },
                 y: { label: unit, grid: true, zero: true, nice: true, ticks: 4 },
                 marks: [
                     Plot.ruleY([(valueOf(series.median) ?? 0) * factor], { stroke: "var(--soft)", strokeDasharray: "3 3" }),

@@ -58,7 +58,7 @@ function budgetChart(ranking) {
         select: 'g[aria-label="bar"] rect',
         describe: (part) => `${part.part}: ${number(part.seconds * factor)} ${unit}, ${percent(part.seconds / whole)} of the request.`,
         draw: () => ({
-            height: 62,
+            height: 76,
             marginLeft: 4,
             marginRight: 16,
             x: { label: unit },

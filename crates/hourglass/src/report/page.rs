@@ -28,6 +28,7 @@ const MODULES: &[&str] = &[
     include_str!("../../assets/report/section-wiring.js"),
     include_str!("../../assets/report/section-memory.js"),
     include_str!("../../assets/report/section-comparisons.js"),
+    include_str!("../../assets/report/section-decisions.js"),
     include_str!("../../assets/report/section-conditions.js"),
     include_str!("../../assets/report/main.js"),
 ];
