@@ -10,11 +10,13 @@ fn schemas() -> Result<Vec<(PathBuf, String)>> {
     let kinds = [
         ("bench-1", record::schema::<record::bench::BenchRecord>()),
         ("bench-child-1", record::bench::child_schema()),
+        ("capture-1", record::schema::<record::CaptureRecord>()),
         ("capture-metadata-1", record::schema::<record::CaptureMetadata>()),
         ("ceilings-1", record::schema::<record::Ceilings>()),
         ("climb-1", record::schema::<record::ClimbRecord>()),
         ("decision-1", record::schema::<record::DecisionRecord>()),
         ("find-2", record::schema::<record::FindRecord>()),
+        ("lines-1", record::schema::<record::LinesRecord>()),
         ("replay-1", record::schema::<record::ReplayRecord>()),
         ("replay-comparison-1", record::schema::<record::ReplayComparison>()),
         ("sensitivity-1", record::schema::<record::SensitivityRecord>()),

@@ -12,6 +12,7 @@ mod find;
 mod input;
 mod interrupt;
 mod ladder;
+mod lines;
 mod load;
 mod npy;
 mod output;
@@ -19,6 +20,7 @@ mod progress;
 mod prose;
 mod pull;
 mod quantize;
+mod reduce;
 mod replay;
 mod request;
 mod run;
@@ -28,6 +30,7 @@ mod speak;
 mod store;
 mod timeline;
 mod tokenize;
+mod trace_package;
 mod wiring;
 
 use std::process::ExitCode;
@@ -54,6 +57,10 @@ enum Verb {
     Bench(Box<bench::Args>),
     /// Where the time of one request goes, what of it could be gained, and what to try next: every view in one go
     Find(Box<find::Args>),
+    /// What a captured trace says: kernels against what the machine can do, counters, lines, instructions
+    Reduce(reduce::Args),
+    /// What every source line of a captured trace costs; also for pprof, KCachegrind, speedscope
+    Lines(lines::Args),
     /// Which group of operators costs the most at a shape, and how far each is from what the machine can do
     Replay(Box<replay::Args>),
     /// What everyone does while one request runs, and what nobody does: workers, main thread, gaps, on one clock
@@ -86,6 +93,8 @@ fn main() -> ExitCode {
     let result = match line.verb {
         Verb::Bench(args) => bench::run(*args),
         Verb::Find(args) => find::run(*args),
+        Verb::Reduce(args) => reduce::run(&args),
+        Verb::Lines(args) => lines::run(&args),
         Verb::Replay(args) => replay::run(&args),
         Verb::Timeline(args) => timeline::run(*args),
         Verb::Ladder(args) => ladder::run(args),

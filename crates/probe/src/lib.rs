@@ -6,6 +6,7 @@ pub mod ceilings;
 mod clock;
 mod conditions;
 mod error;
+pub mod lines;
 mod monotonic;
 mod processor;
 mod prompt;

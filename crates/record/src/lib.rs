@@ -32,6 +32,8 @@ mod wiring_plan;
 mod workload;
 
 pub use capture::CaptureMetadata;
+pub use capture::lines::LinesRecord;
+pub use capture::reduced::CaptureRecord;
 pub use ceilings::{
     BandwidthRow, Ceilings, CeilingsWorkload, InstructionPath, Level, Measured, Operands, PeakRow, ThreadCeilings,
     Traffic,

@@ -3,6 +3,8 @@
 
 use crate::bench::BenchRecord;
 use crate::capture::CaptureMetadata;
+use crate::capture::lines::LinesRecord;
+use crate::capture::reduced::CaptureRecord;
 use crate::ceilings::Ceilings;
 use crate::check::Check;
 use crate::climb::ClimbRecord;
@@ -24,10 +26,12 @@ use serde_json::Value;
 pub const KNOWN_SCHEMAS: &[&str] = &[
     BenchRecord::SCHEMA,
     CaptureMetadata::SCHEMA,
+    CaptureRecord::SCHEMA,
     Ceilings::SCHEMA,
     ClimbRecord::SCHEMA,
     DecisionRecord::SCHEMA,
     FindRecord::SCHEMA,
+    LinesRecord::SCHEMA,
     ReplayComparison::SCHEMA,
     ReplayRecord::SCHEMA,
     SensitivityRecord::SCHEMA,

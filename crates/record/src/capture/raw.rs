@@ -19,6 +19,7 @@
 
 use crate::known::Known;
 use crate::wiring_plan::Shape;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub const CALLS: &str = "calls.json";
@@ -128,21 +129,22 @@ pub struct RawExecutable {
     pub program: bool,
 }
 
-/// One counter over all captured passes.
+/// One counter over all captured passes; a simulated one over one pass of [`crate::capture::Simulation`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawCounter {
-    /// perf's name: `instructions`, `cache-misses`, `page-faults`.
+    /// perf's name: `instructions`, `cache-misses`, `page-faults`, with `:u` if the operating system's own are not in it;
+    /// callgrind's for a simulated one: `Ir`, `D1mr`. `task-clock` is in nanoseconds.
     pub name: String,
     pub kind: CounterKind,
-    /// Summed over the workers; scaled up if the counter was not on the whole time.
+    /// Summed over the worker threads; scaled up if the counter was not on the whole time.
     pub count: Known<f64>,
     /// The part of the time that it counted, 0 to 1.
     pub running: Known<f64>,
 }
 
 /// Who counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CounterKind {
     /// The processor's performance monitoring unit.
