@@ -17,14 +17,7 @@ const REJECT: &str = "request > 1.02 * baseline";
 pub(super) type Opened = Result<String, String>;
 
 /// Writes the three sentences down. A step that was opened by an earlier run of the climb stays opened.
-pub(super) fn open(
-    directory: &Path,
-    stem: &str,
-    parent: &str,
-    rung: &RungText,
-    find: &Seen<FindRecord>,
-    _flags: &[String],
-) -> Opened {
+pub(super) fn open(directory: &Path, stem: &str, parent: &str, rung: &RungText, find: &Seen<FindRecord>) -> Opened {
     let dominates = find.record.ranking.known().map_or("not known", |ranking| ranking.verdict.as_str());
     let find_file = directory.join(&find.evidence.file).to_string_lossy().into_owned();
     let words = [
