@@ -31,4 +31,4 @@ if source.exists():
 PYTHON
 printf '%s' 'decode < 0.97 * (baseline + 1 tok/s)' >fuzz/corpus/gates/numbers
 printf '%s' 'peak.verdict != smaller' >fuzz/corpus/gates/verdict
-echo '{"schema":"find/1"}' >fuzz/corpus/records/header.json
+echo '{"schema":"find/2"}' >fuzz/corpus/records/header.json

@@ -146,7 +146,14 @@ pub fn schema_in(name: &str, bytes: &[u8]) -> Result<String, ReadError> {
     if bytes.len() > MAX_RECORD_BYTES {
         return Err(ReadError::TooLarge { name: owned(), bytes: bytes.len() });
     }
-    // Straight from the text: a large record's other fields are checked to be JSON and not kept.
+    // Straight from the text: a large record's other fields are checked to be JSON and not kept. An array would do for a
+    // struct's fields, so what is no object is only asked whether it is JSON.
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+        return Err(match serde_json::from_slice::<serde::de::IgnoredAny>(bytes) {
+            Ok(_) => ReadError::NotARecord { name: owned() },
+            Err(why) => ReadError::NotJson { name: owned(), why },
+        });
+    }
     let header: Header = serde_json::from_slice(bytes).map_err(|why| {
         let name = owned();
         if why.is_data() { ReadError::NotARecord { name } } else { ReadError::NotJson { name, why } }
