@@ -4,6 +4,8 @@
 mod bench;
 mod ceilings;
 mod chat;
+mod compare;
+mod decide;
 mod doctor;
 mod failure;
 mod figures;
@@ -53,6 +55,10 @@ enum Verb {
     Bench(Box<bench::Args>),
     /// Where the time of one request goes, and what to try next
     Find(find::Args),
+    /// Did a change help? Two sides of one workload, view by view, and which of the possible outcomes it is
+    Compare(compare::Args),
+    /// Write a decision down before you measure, have it judged by its own rules after, keep both
+    Decide(Box<decide::Args>),
     /// Which group of operators costs the most at a shape, and how far each is from what the machine can do
     Replay(Box<replay::Args>),
     /// What everyone does while one request runs, and what nobody does: workers, main thread, gaps, on one clock
@@ -85,6 +91,8 @@ fn main() -> ExitCode {
     let result = match line.verb {
         Verb::Bench(args) => bench::run(*args),
         Verb::Find(args) => find::run(args),
+        Verb::Compare(args) => compare::run(&args),
+        Verb::Decide(args) => decide::run(&args),
         Verb::Replay(args) => replay::run(&args),
         Verb::Timeline(args) => timeline::run(*args),
         Verb::Ladder(args) => ladder::run(args),

@@ -5,6 +5,7 @@ pub mod bench;
 pub mod capture;
 mod ceilings;
 mod check;
+pub mod compare;
 mod conditions;
 mod coverage;
 mod decision;
@@ -14,6 +15,7 @@ mod find;
 pub mod gate;
 mod identity;
 mod known;
+pub mod ledger;
 mod quantity;
 mod read;
 mod replay;
@@ -35,6 +37,7 @@ pub use ceilings::{
     Traffic,
 };
 pub use check::Check;
+pub use compare::ComparisonRecord;
 pub use conditions::{Binary, BoundKernel, Conditions, Host};
 pub use coverage::Coverage;
 pub use decision::{DecisionError, DecisionRecord, Evidence, Outcome, Words, decide};

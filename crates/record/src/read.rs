@@ -5,6 +5,7 @@ use crate::bench::BenchRecord;
 use crate::capture::CaptureMetadata;
 use crate::ceilings::Ceilings;
 use crate::check::Check;
+use crate::compare::ComparisonRecord;
 use crate::decision::DecisionRecord;
 use crate::find::FindRecord;
 use crate::replay::cases::ReplayRecord;
@@ -24,6 +25,7 @@ pub const KNOWN_SCHEMAS: &[&str] = &[
     BenchRecord::SCHEMA,
     CaptureMetadata::SCHEMA,
     Ceilings::SCHEMA,
+    ComparisonRecord::SCHEMA,
     DecisionRecord::SCHEMA,
     FindRecord::SCHEMA,
     ReplayComparison::SCHEMA,
