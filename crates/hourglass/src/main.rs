@@ -6,6 +6,8 @@ mod capture;
 mod ceilings;
 mod chat;
 mod child;
+mod compare;
+mod decide;
 mod doctor;
 mod failure;
 mod figures;
@@ -70,6 +72,10 @@ enum Verb {
     Reduce(reduce::Args),
     /// What every source line of a captured trace costs; also for pprof, KCachegrind, speedscope
     Lines(lines::Args),
+    /// Did a change help? Two sides of one workload, view by view, and which of the possible outcomes it is
+    Compare(compare::Args),
+    /// Write a decision down before you measure, have it judged by its own rules after, keep both
+    Decide(Box<decide::Args>),
     /// One HTML file that shows any set of records, to be looked at offline
     Report(report::Args),
     /// What has been measured and kept: list, show, export, clear away
@@ -107,6 +113,8 @@ fn main() -> ExitCode {
         Verb::Capture(args) => capture::run(*args),
         Verb::Reduce(args) => reduce::run(&args),
         Verb::Lines(args) => lines::run(&args),
+        Verb::Compare(args) => compare::run(&args),
+        Verb::Decide(args) => decide::run(&args),
         Verb::Report(args) => report::run(args),
         Verb::Records(args) => records::run(args),
         Verb::Ladder(args) => ladder::run(args),

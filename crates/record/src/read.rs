@@ -8,6 +8,7 @@ use crate::capture::reduced::CaptureRecord;
 use crate::ceilings::Ceilings;
 use crate::check::Check;
 use crate::climb::ClimbRecord;
+use crate::compare::ComparisonRecord;
 use crate::decision::DecisionRecord;
 use crate::find::FindRecord;
 use crate::replay::cases::ReplayRecord;
@@ -29,6 +30,7 @@ pub const KNOWN_SCHEMAS: &[&str] = &[
     CaptureRecord::SCHEMA,
     Ceilings::SCHEMA,
     ClimbRecord::SCHEMA,
+    ComparisonRecord::SCHEMA,
     DecisionRecord::SCHEMA,
     FindRecord::SCHEMA,
     LinesRecord::SCHEMA,
