@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fixtures=crates/model/tests/fixtures
-mkdir -p fuzz/corpus/{safetensors,gguf,config,tokenizer,template,records,gates}
+mkdir -p fuzz/corpus/{safetensors,gguf,config,tokenizer,template,records,gates,manifest}
 
 # The parsers look at headers first; the weights behind them only make an input slow.
 seed() { # target, name, file
@@ -32,3 +32,4 @@ PYTHON
 printf '%s' 'decode < 0.97 * (baseline + 1 tok/s)' >fuzz/corpus/gates/numbers
 printf '%s' 'peak.verdict != smaller' >fuzz/corpus/gates/verdict
 echo '{"schema":"find/2"}' >fuzz/corpus/records/header.json
+printf "%064d  a/b\n%064d  c\n" 0 1 >fuzz/corpus/manifest/two
