@@ -190,7 +190,7 @@ mod tests {
             ("events: Ir\nfn=f\n1 x\n", "line 3: the cost"),
             ("events: Ir\nfn=f\nwhat\n", "line 3: neither"),
             ("events: Ir\nzz=f\n", "line 2: an unknown key"),
-            ("{\"schema\": 1}\n", "line 1"),
+            ("{\"schema\": 1}\n", "no `events:`"),
             (cut.as_str(), "do not add up"),
         ] {
             let message = parse("cg", text.as_bytes()).map_or_else(|e| e.to_string(), |found| format!("{found:?}"));
