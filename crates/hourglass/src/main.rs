@@ -2,6 +2,7 @@
 //! Not here: what a verb does (one file each), the engine, measurements.
 
 mod bench;
+mod capture;
 mod ceilings;
 mod chat;
 mod doctor;
@@ -61,6 +62,8 @@ enum Verb {
     Lines(lines::Args),
     /// Which group of operators costs the most at a shape, and how far each is from what the machine can do
     Replay(Box<replay::Args>),
+    /// One steady stretch of one step, sampled and counted: the raw material for kernels, counters and source lines
+    Capture(Box<capture::Args>),
     /// What everyone does while one request runs, and what nobody does: workers, main thread, gaps, on one clock
     Timeline(Box<timeline::Args>),
     /// The checkpoints: parent, change, hypothesis, place in the source
@@ -94,6 +97,7 @@ fn main() -> ExitCode {
         Verb::Reduce(args) => reduce::run(&args),
         Verb::Lines(args) => lines::run(&args),
         Verb::Replay(args) => replay::run(&args),
+        Verb::Capture(args) => capture::run(*args),
         Verb::Timeline(args) => timeline::run(*args),
         Verb::Ladder(args) => ladder::run(args),
         Verb::Ceilings(args) => ceilings::run(args),
