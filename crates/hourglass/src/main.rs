@@ -12,6 +12,7 @@ mod input;
 mod interrupt;
 mod ladder;
 mod load;
+mod mcp;
 mod npy;
 mod output;
 mod progress;
@@ -54,6 +55,8 @@ enum Verb {
     Bench(Box<bench::Args>),
     /// Where the time of one request goes, and what to try next
     Find(find::Args),
+    /// The records and analyses as tools for coding agents (Model Context Protocol on stdin and stdout)
+    Mcp(mcp::Args),
     /// What has been measured and kept: list, show, export, clear away
     Records(records::Args),
     /// Which group of operators costs the most at a shape, and how far each is from what the machine can do
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
     let result = match line.verb {
         Verb::Bench(args) => bench::run(*args),
         Verb::Find(args) => find::run(args),
+        Verb::Mcp(args) => mcp::run(args),
         Verb::Records(args) => records::run(args),
         Verb::Replay(args) => replay::run(&args),
         Verb::Timeline(args) => timeline::run(*args),
