@@ -1,51 +1,83 @@
-//! `hourglass find`: one warmed request, what it dispatched, which operators its time goes to, and what to try next.
-//! Not here: how anything is measured (`probe`), how it is shown (`find/table`), what follows from it (`find/next`).
+//! `hourglass find`: every view of one request in one go, and the ranking that follows: what to change next, and why.
+//! Not here: the commands (`find/plan`), running them (`find/walk`), reading their records (`find/folder`), the ranking
+//! (`record::find`), what is printed (`find/table`).
 
-mod next;
+mod climb;
+mod folder;
+mod plan;
+mod shape;
 mod table;
+mod walk;
 
 pub(crate) use table::head;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use model::{Engine, Keep};
-use probe::{Case, Clocked, Request};
-use record::{Coverage, FindRecord, Known, Phase, Protocol, Record, Replay, Workload};
-use weights::ModelFiles;
+use record::find::FindProtocol;
+use record::{FindRecord, Phase};
 
-use crate::failure::INTERRUPTED;
-use crate::load::{DEFAULT_MODEL, EngineArgs, ModelArgs};
-use crate::progress::Progress;
-use crate::request::{PrefillLogits, Work, check_counts};
-use crate::{interrupt, load, output, request};
+use crate::failure::{INTERRUPTED, usage};
+use crate::load::{DEFAULT_MODEL, MachineArgs, ModelArgs};
+use crate::replay::record_bytes;
+use crate::request::{PrefillLogits, Work};
+use crate::store::Store;
+use crate::{interrupt, output, request};
+use folder::Folder;
+use shape::Shape;
+
+/// Seconds that a walk is planned for.
+const BUDGET_S: f64 = 300.0;
+const QUICK_BUDGET_S: f64 = 60.0;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// Prompt tokens
-    #[arg(long, value_name = "N", default_value_t = 128)]
-    input_len: usize,
-    /// Tokens to generate: the first by the prefill, each other by a decode step
-    #[arg(long, value_name = "N", default_value_t = 129)]
-    output_len: usize,
-    /// Complete requests before the clocked one, and replay rounds before the timed ones
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    warmup: usize,
-    /// Timed rounds of each replay
-    #[arg(long, value_name = "N", default_value_t = 12)]
-    iterations: usize,
-    /// Which prompt tokens get logits
-    #[arg(long, value_enum, default_value = "last")]
-    prefill_logits: PrefillLogits,
-    /// Seed of the prompt's token ids
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
+    /// The rung of the ladder; `hourglass ladder` lists them, and `fast` stands for the newest
+    #[arg(long, value_name = "NAME", default_value = ops::ladder::FAST)]
+    checkpoint: String,
+    /// The request's shape: {"input_len", "output_len", "seed", "logits", "model"}, each optional, or any record, whose
+    /// workload is taken; flags that are given too win
+    #[arg(long, value_name = "FILE")]
+    workload: Option<PathBuf>,
+    /// Prompt tokens [default: 128]
+    #[arg(long, value_name = "N")]
+    input_len: Option<usize>,
+    /// Tokens to generate: the first by the prefill, each other by a decode step [default: 129]
+    #[arg(long, value_name = "N")]
+    output_len: Option<usize>,
+    /// Which prompt tokens get logits [default: last]
+    #[arg(long, value_enum)]
+    prefill_logits: Option<PrefillLogits>,
+    /// Seed of the prompt's token ids [default: 0]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
     #[command(flatten)]
-    engine: EngineArgs,
-    /// Write the record of everything measured
+    machine: MachineArgs,
+    /// At most a minute in place of five: fewer repeats, no capture
+    #[arg(long)]
+    quick: bool,
+    /// A record of `hourglass ceilings` that the floors are at, or `none` for no floors [default: this machine's]
+    #[arg(long, value_name = "FILE|none")]
+    ceilings: Option<PathBuf>,
+    /// The folder to make for the records and report.html [default: .hourglass/runs/TIME-find]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Rank the records in this folder again, without measuring; with --climb: the first rung [default: kv-cache]
+    #[arg(long, value_name = "DIR|RUNG")]
+    from: Option<String>,
+    /// Walk the ladder: at each rung find, predict, clock it against the next, decide
+    #[arg(long, conflicts_with_all = ["quick", "checkpoint"])]
+    climb: bool,
+    /// With --climb: the last rung [default: fast]
+    #[arg(long, value_name = "RUNG", requires = "climb")]
+    to: Option<String>,
+    /// Go on with the climb in this folder; steps whose records are whole are not measured again
+    #[arg(long, value_name = "DIR", requires = "climb", conflicts_with = "out")]
+    resume: Option<PathBuf>,
+    /// Write the ranking to this file too
     #[arg(long, value_name = "FILE")]
     json_output: Option<PathBuf>,
     /// Print the record in place of the tables
@@ -54,139 +86,128 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
-    args.check()?;
-    let options = args.engine.options()?;
+    if let Some(from) = args.from.as_ref().filter(|_| !args.climb) {
+        args.refuse_beside_from()?;
+        return again(&args, Path::new(from));
+    }
+    let shape = Shape::of(&args)?;
+    // Before any work: a wrong flag costs nothing.
+    let options = args.machine.options("--checkpoint", &args.checkpoint)?;
+    let checkpoint = options.checkpoint.name.to_owned();
+    let ceilings = args.ceilings.as_deref().filter(|path| *path != Path::new("none"));
+    if let Some(path) = ceilings {
+        record::read::<record::Ceilings>(&format!("--ceilings {}", path.display()), &record_bytes("--ceilings", path)?)
+            .map_err(|error| usage(error.to_string()))?;
+    }
+    let model = ModelArgs { model: shape.model.clone(), offline: args.model.offline };
+    let files = model.open(Some(DEFAULT_MODEL))?;
+    request::check_positions(shape.input_len, shape.output_len, &files)?;
+    let prompt = request::prompt(shape.input_len, &files, shape.seed);
+    let work = Work {
+        phase: Phase::Request,
+        prompt: &prompt,
+        capacity: prompt.len() + shape.output_len,
+        output_tokens: shape.output_len,
+        logits: shape.logits.mode(),
+        seed: shape.seed,
+    };
+    let workload = request::workload(&files, &work)?;
+    if args.climb {
+        let flags = plan::flags(&model, &args.machine)?;
+        return climb::run(climb::Asked { args: &args, shape: &shape, flags, workload });
+    }
     let record_file = output::create_if_asked("--json-output", args.json_output.as_deref())?;
-    let files = args.model.open(Some(DEFAULT_MODEL))?;
-    request::check_positions(args.input_len, args.output_len, &files)?;
-    let (mut engine, load_seconds) = load::load(&files, options)?;
+    let protocol = FindProtocol {
+        checkpoint: checkpoint.clone(),
+        quick: args.quick,
+        budget_s: if args.quick { QUICK_BUDGET_S } else { BUDGET_S },
+        flags: plan::flags(&model, &args.machine)?,
+    };
+    let directory = directory(args.out.as_deref())?;
     if !args.json {
-        output::print(
-            table::head(&load::describe(&files, &engine), args.model.model.is_none(), load_seconds).as_bytes(),
-        )?;
+        let line = format!("{} at checkpoint '{checkpoint}', into {}", files.label(), directory.display());
+        output::print(table::opening(&line, model.model.is_none()).as_bytes())?;
     }
-    let record = measure(&args, &files, &mut engine)?;
-    if let Some(file) = record_file {
-        file.finish_with_json(&record)?;
-    }
-    if args.json {
-        output::print_json(&record)?;
-    } else {
-        output::print(table::body(&record, &engine, &args.engine.machine.solution.registry()).as_bytes())?;
-    }
-    if interrupt::requested() {
-        output::note(format_args!(
-            "hourglass: interrupted: {}",
-            record.coverage.reason().unwrap_or("everything had been measured")
-        ));
-        return Ok(ExitCode::from(INTERRUPTED));
-    }
-    let complete = record.coverage.is_complete() && !record.void;
-    Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let plan = plan::Plan {
+        protocol: &protocol,
+        shape: &shape,
+        directory: &directory,
+        ceilings: args.ceilings.as_deref(),
+        rungs: folder::following(&args.machine.solution.registry(), &checkpoint),
+        parts: (workload.context_tokens, workload.output_tokens),
+    };
+    let steps = walk::walk(&plan)?;
+    let folder = Folder::read(&directory, &checkpoint, protocol.flags.clone(), &args.machine.solution.registry());
+    let record = folder.record(workload, protocol, steps)?;
+    output::OutputFile::create("--out", &directory.join("find.json"))?.finish_with_json(&record)?;
+    walk::report(&directory);
+    finish(&args, &record, record_file, &directory)
 }
 
 impl Args {
-    fn check(&self) -> Result<()> {
-        let rounds = [
-            ("--iterations", self.iterations, 1..=10_000, "a median needs a sample, and every sample is kept"),
-            ("--warmup", self.warmup, 0..=1_000, "rounds that are not timed"),
+    /// # Errors
+    /// A flag that measures, beside a folder that has been measured.
+    fn refuse_beside_from(&self) -> Result<()> {
+        let given = [
+            ("--out", self.out.is_some()),
+            ("--quick", self.quick),
+            ("--workload", self.workload.is_some()),
+            ("--input-len", self.input_len.is_some()),
+            ("--output-len", self.output_len.is_some()),
+            ("--prefill-logits", self.prefill_logits.is_some()),
+            ("--seed", self.seed.is_some()),
+            ("--ceilings", self.ceilings.is_some()),
+            ("--model", self.model.model.is_some()),
         ];
-        check_counts(request::lengths(self.input_len, self.output_len).into_iter().chain(rounds))
-    }
-}
-
-/// The request clock, then both replays, as one closed record.
-fn measure(args: &Args, files: &ModelFiles, engine: &mut Engine) -> Result<FindRecord> {
-    let prompt = request::prompt(args.input_len, files, args.seed);
-    let workload = |phase: Phase| -> Result<Workload> {
-        let output_tokens = if phase == Phase::Request { args.output_len } else { 0 };
-        let (capacity, logits) = (prompt.len() + output_tokens, args.prefill_logits.mode());
-        request::workload(files, &Work { phase, prompt: &prompt, capacity, output_tokens, logits, seed: args.seed })
-    };
-    let progress = Progress::new("find");
-    let show = |done: usize, total: usize, what: &str| progress.steps(done, total, what);
-    let request = Request {
-        prompt: &prompt,
-        output_tokens: args.output_len,
-        logits: args.prefill_logits.mode(),
-        warmup: args.warmup,
-    };
-    let Clocked { clock, wiring, .. } = probe::clock(engine, &request, &show)?;
-    let mut replays = Vec::new();
-    for phase in [Phase::Prefill, Phase::Decode] {
-        let case = Case {
-            workload: workload(phase)?,
-            tokens: &prompt,
-            warmup: args.warmup,
-            iterations: args.iterations,
-            operators: false,
-            ceilings: None,
-        };
-        replays.push(probe::replay(engine, &case, &show)?);
-    }
-    drop(progress);
-
-    let registry = args.engine.machine.solution.registry();
-    let features = engine.options().features;
-    let mut next = next::step(&clock, &replays, engine, &registry);
-    let shapes =
-        [(Phase::Prefill, prompt.len(), keep(args)), (Phase::Decode, decode_rows(engine, prompt.len()), Keep::Last)];
-    let mut kernels = Vec::new();
-    for (phase, rows, keep) in shapes {
-        let bound = engine.kernels(rows, keep, prompt.len())?;
-        kernels.extend(probe::bound_kernels(phase, bound));
-        if let Known::Is(step) = &mut next
-            && step.larger_phase == phase.name()
-        {
-            step.other_kernels = next::others(step.largest_group(), bound, &registry, features);
+        match given.into_iter().find(|(_, is)| *is) {
+            Some((flag, _)) => Err(usage(format!(
+                "{flag} beside --from, which measures nothing and ranks the folder's own request; leave one of them out"
+            ))),
+            None => Ok(()),
         }
     }
-    let mut record = FindRecord {
-        schema: FindRecord::SCHEMA.to_owned(),
-        created: probe::now(),
-        workload: workload(Phase::Request)?,
-        workload_id: String::new(),
-        conditions: probe::conditions(engine, kernels),
-        conditions_id: String::new(),
-        subject: probe::subject(engine, args.engine.machine.solution.name(), &files.describe_encoding()),
-        protocol: Protocol {
-            warmup: args.warmup as u64,
-            iterations: args.iterations as u64,
-            process_id: std::process::id(),
-        },
-        coverage: coverage(&clock, &replays),
-        next,
-        request: clock,
-        wiring,
-        replays,
-        checks: Vec::new(),
-        void: false,
-    };
-    record.close();
-    Ok(record)
 }
 
-fn keep(args: &Args) -> Keep {
-    match args.prefill_logits {
-        PrefillLogits::Last => Keep::Last,
-        PrefillLogits::All => Keep::All,
-    }
+/// Ranks what a folder holds.
+fn again(args: &Args, from: &Path) -> Result<ExitCode> {
+    let record_file = output::create_if_asked("--json-output", args.json_output.as_deref())?;
+    let (workload, protocol, steps) = folder::said(from)?;
+    let registry = folder::registry_of(&protocol.flags);
+    let record = Folder::read(from, &protocol.checkpoint, protocol.flags.clone(), &registry)
+        .record(workload, protocol, steps)?;
+    finish(args, &record, record_file, from)
 }
 
-/// Rows of the program behind one decode step: without a cache it runs the whole prefix.
-fn decode_rows(engine: &Engine, context: usize) -> usize {
-    if engine.checkpoint().cache == ops::CachePolicy::None { context } else { 1 }
+fn finish(args: &Args, record: &FindRecord, file: Option<output::OutputFile>, directory: &Path) -> Result<ExitCode> {
+    if let Some(file) = file {
+        file.finish_with_json(record)?;
+    }
+    if args.json {
+        output::print_json(record)?;
+    } else {
+        output::print(table::text(record, directory).as_bytes())?;
+    }
+    if interrupt::requested() {
+        let why = record.coverage.reason().unwrap_or("everything had been measured");
+        output::note(format_args!("hourglass: interrupted: {why}; what was written is in {}", directory.display()));
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    let complete = record.coverage.is_complete() && !record.void && record.ranking.known().is_some();
+    Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn coverage(clock: &Known<record::RequestClock>, replays: &[Replay]) -> Coverage {
-    let mut reasons = Vec::new();
-    match clock {
-        Known::Is(clock) => reasons.extend(clock.coverage.reason().map(|reason| format!("request: {reason}"))),
-        Known::Unavailable(missing) => reasons.push(format!("request: {}", missing.unavailable)),
+/// The new folder of a run.
+///
+/// # Errors
+/// It exists, or cannot be made.
+fn directory(out: Option<&Path>) -> Result<PathBuf> {
+    let Some(out) = out else { return Store::open_or_create(None)?.new_run("find") };
+    if out.symlink_metadata().is_ok() {
+        return Err(usage(format!(
+            "--out {}: already exists and is never overwritten; choose another path, or rank it again with --from",
+            out.display()
+        )));
     }
-    for replay in replays {
-        let phase = replay.workload.phase.name();
-        reasons.extend(replay.coverage.reason().map(|reason| format!("{phase} replay: {reason}")));
-    }
-    if reasons.is_empty() { Coverage::complete() } else { Coverage::incomplete(reasons.join("; ")) }
+    std::fs::create_dir(out).map_err(|error| usage(format!("--out {}: cannot be made: {error}", out.display())))?;
+    Ok(out.to_path_buf())
 }

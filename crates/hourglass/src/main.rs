@@ -2,8 +2,10 @@
 //! Not here: what a verb does (one file each), the engine, measurements.
 
 mod bench;
+mod capture;
 mod ceilings;
 mod chat;
+mod child;
 mod doctor;
 mod failure;
 mod figures;
@@ -11,6 +13,7 @@ mod find;
 mod input;
 mod interrupt;
 mod ladder;
+mod lines;
 mod load;
 mod mcp;
 mod npy;
@@ -20,7 +23,9 @@ mod prose;
 mod pull;
 mod quantize;
 mod records;
+mod reduce;
 mod replay;
+mod report;
 mod request;
 mod run;
 mod sampling;
@@ -29,11 +34,12 @@ mod speak;
 mod store;
 mod timeline;
 mod tokenize;
+mod trace_package;
 mod wiring;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Counts heap bytes beside the arenas', so that a peak covers both.
 #[global_allocator]
@@ -51,26 +57,34 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// Where the time of one request goes, what of it could be gained, and what to try next: every view in one go
+    Find(Box<find::Args>),
     /// Did the request get faster? Several variants clocked in one alternated run, with this machine's noise
     Bench(Box<bench::Args>),
-    /// Where the time of one request goes, and what to try next
-    Find(find::Args),
-    /// The records and analyses as tools for coding agents (Model Context Protocol on stdin and stdout)
-    Mcp(mcp::Args),
-    /// What has been measured and kept: list, show, export, clear away
-    Records(records::Args),
     /// Which group of operators costs the most at a shape, and how far each is from what the machine can do
     Replay(Box<replay::Args>),
     /// What everyone does while one request runs, and what nobody does: workers, main thread, gaps, on one clock
     Timeline(Box<timeline::Args>),
+    /// One steady stretch of one step, sampled and counted: the raw material for kernels, counters and source lines
+    Capture(Box<capture::Args>),
+    /// What a captured trace says: kernels against what the machine can do, counters, lines, instructions
+    Reduce(reduce::Args),
+    /// What every source line of a captured trace costs; also for pprof, KCachegrind, speedscope
+    Lines(lines::Args),
+    /// One HTML file that shows any set of records, to be looked at offline
+    Report(report::Args),
+    /// What has been measured and kept: list, show, export, clear away
+    Records(records::Args),
+    /// The records and analyses as tools for coding agents (Model Context Protocol on stdin and stdout)
+    Mcp(mcp::Args),
     /// The checkpoints: parent, change, hypothesis, place in the source
     Ladder(ladder::Args),
     /// What this machine can do at most: bytes and operations per second, barriers, dispatch
     Ceilings(ceilings::Args),
-    /// What this machine has, what that means, and how to get what is missing
-    Doctor(doctor::Args),
     /// Which kernel every call of a checkpoint's passes gets, from shapes alone; nothing is loaded or run
     Wiring(wiring::Args),
+    /// What this machine has, what that means, and how to get what is missing
+    Doctor(doctor::Args),
     /// Continue one prompt
     Run(run::Args),
     /// Talk, turn by turn; the cache is kept between turns
@@ -89,16 +103,20 @@ fn main() -> ExitCode {
     let line = CommandLine::parse();
     interrupt::install();
     let result = match line.verb {
+        Verb::Find(args) => find::run(*args),
         Verb::Bench(args) => bench::run(*args),
-        Verb::Find(args) => find::run(args),
-        Verb::Mcp(args) => mcp::run(args),
-        Verb::Records(args) => records::run(args),
         Verb::Replay(args) => replay::run(&args),
         Verb::Timeline(args) => timeline::run(*args),
+        Verb::Capture(args) => capture::run(*args),
+        Verb::Reduce(args) => reduce::run(&args),
+        Verb::Lines(args) => lines::run(&args),
+        Verb::Report(args) => report::run(args),
+        Verb::Records(args) => records::run(args),
+        Verb::Mcp(args) => mcp::run(args),
         Verb::Ladder(args) => ladder::run(args),
         Verb::Ceilings(args) => ceilings::run(args),
-        Verb::Doctor(args) => doctor::run(args),
         Verb::Wiring(args) => wiring::run(args),
+        Verb::Doctor(args) => doctor::run(args),
         Verb::Run(args) => run::run(args),
         Verb::Chat(args) => chat::run(args),
         Verb::Score(args) => score::run(args),
@@ -109,10 +127,14 @@ fn main() -> ExitCode {
     result.unwrap_or_else(|error| failure::report(&error))
 }
 
+/// Whether this build has a verb of this name.
+fn has_verb(name: &str) -> bool {
+    CommandLine::command().find_subcommand(name).is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -4,7 +4,7 @@
 mod cases;
 mod comparing;
 mod decision;
-mod files;
+pub(crate) mod files;
 mod sensitivity;
 mod shapes;
 pub(crate) mod table;
@@ -23,6 +23,7 @@ use crate::progress::Progress;
 use crate::request::PrefillLogits;
 use crate::{interrupt, output};
 use cases::CaseName;
+pub(crate) use files::bytes as record_bytes;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {

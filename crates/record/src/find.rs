@@ -1,105 +1,138 @@
-//! The record of `hourglass find`: one warmed request, what it dispatched, and a replay of both phases.
-//! The views are in `request.rs`, `wiring.rs` and `replay.rs`; reading a file is in `read.rs`.
+//! `find/2`: one walk through all views of a request: what was run, what the request took, and the ranking that follows.
+//! Not here: the views themselves, each an ordinary record in the same folder, and how the ranking is made (`find/`).
+
+mod candidate;
+mod memory;
+mod ranking;
+mod request;
+mod rows;
+mod rungs;
+mod views;
+mod words;
+
+pub use candidate::{Candidate, CandidateKind, Experiment, MemoryRow, Multiplicity, SecondsInterval};
+pub use ranking::{PhaseBudget, Ranking};
+pub use request::RequestSummary;
+pub use rungs::{RungOffer, RungText};
+pub use views::{Seen, Views};
 
 use crate::check::Check;
 use crate::conditions::Conditions;
 use crate::coverage::Coverage;
+use crate::evidence::EvidenceRef;
 use crate::known::Known;
 use crate::read::{Record, StoredId};
-use crate::replay::Replay;
-use crate::request::RequestClock;
 use crate::subject::Subject;
 use crate::wiring::Wiring;
 use crate::workload::Workload;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// `find/1`.
+/// `find/2`. Everything in `request`, `wiring` and `ranking` is computed from the records that `steps` name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FindRecord {
     pub schema: String,
-    /// UTC, RFC 3339.
+    /// UTC, RFC 3339: when the ranking was made.
     pub created: String,
+    /// The request.
     pub workload: Workload,
     pub workload_id: String,
-    pub conditions: Conditions,
-    pub conditions_id: String,
-    pub subject: Subject,
-    pub protocol: Protocol,
-    pub coverage: Coverage,
-    pub request: Known<RequestClock>,
-    /// Of the clocked request, prefill then decode.
+    /// What was clocked, and under which conditions, as the clock's record has them.
+    pub subject: Known<Subject>,
+    pub conditions: Known<Conditions>,
+    pub conditions_id: Known<String>,
+    pub protocol: FindProtocol,
+    /// In the order they ran.
+    pub steps: Vec<FindStep>,
+    pub request: Known<RequestSummary>,
+    /// What the clocked request dispatched, prefill then decode.
     pub wiring: Vec<Wiring>,
-    /// Prefill then decode.
-    pub replays: Vec<Replay>,
-    pub next: Known<NextStep>,
+    pub ranking: Known<Ranking>,
+    /// Incomplete: a view is missing, and why.
+    pub coverage: Coverage,
     pub checks: Vec<Check>,
     /// A check failed: nothing here may be relied on.
     pub void: bool,
 }
 
-/// How often things were done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// How the walk was made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Protocol {
-    /// Complete requests before the clocked one, and replay rounds before the timed ones.
-    pub warmup: u64,
-    /// Timed rounds of each replay.
-    pub iterations: u64,
-    /// All samples of the record come from this one process.
-    pub process_id: u32,
+pub struct FindProtocol {
+    /// The checkpoint that was looked at, by its own name.
+    pub checkpoint: String,
+    /// Fewer repeats and no capture.
+    pub quick: bool,
+    /// Seconds that the whole walk was planned for.
+    pub budget_s: f64,
+    /// What every command below was given beside its own flags: model, solution, threads, ...
+    pub flags: Vec<String>,
 }
 
-/// What the evidence points at.
+/// One command of the walk. Anybody can run it alone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FindStep {
+    /// What it is called in the folder, e.g. `clock`: its record is `clock.json`.
+    pub name: String,
+    /// The words of the command, `hourglass` first; files are relative to the folder that this record is in.
+    pub command: Vec<String>,
+    pub outcome: StepOutcome,
+    /// The record that it left.
+    pub record: Known<EvidenceRef>,
+    /// From start to end of the process; absent for a step that was not started.
+    pub seconds: Known<f64>,
+}
+
+/// What became of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NextStep {
-    /// The larger phase of the clocked request.
-    pub larger_phase: String,
-    pub largest_prefill_group: String,
-    pub largest_decode_group: String,
-    /// Kernels that the registry also has for the larger phase's largest group, for these shapes on this machine:
-    /// `operator: kernel/isa`.
-    pub other_kernels: Vec<String>,
-    /// The next rung of the ladder.
-    pub checkpoint: Known<String>,
-    /// What should be true of this profile if that rung is to pay.
-    pub hypothesis: Known<String>,
-    /// What it changes.
-    pub change: Known<String>,
-}
-
-impl NextStep {
-    /// The larger phase's largest group.
-    pub fn largest_group(&self) -> &str {
-        if self.larger_phase == "decode" { &self.largest_decode_group } else { &self.largest_prefill_group }
-    }
+#[serde(rename_all = "snake_case")]
+pub enum StepOutcome {
+    Done,
+    /// It ended without its record, or with one that says it is incomplete: its own words.
+    Failed(String),
+    /// It was not started: why.
+    LeftOut(String),
+    /// Ctrl-C ended it.
+    Interrupted,
 }
 
 impl FindRecord {
-    /// Fills in the ids, the checks and whether one of them voids the record.
+    /// Fills in the ids, the coverage, the checks and whether one of them voids the record.
     pub fn close(&mut self) {
         self.workload_id = self.workload.id();
-        self.conditions_id = self.conditions.id();
+        self.conditions_id = match &self.conditions {
+            Known::Is(conditions) => Known::Is(conditions.id()),
+            Known::Unavailable(missing) => Known::Unavailable(missing.clone()),
+        };
+        let missing: Vec<String> = self.steps.iter().filter_map(FindStep::missing).collect();
+        self.coverage =
+            if missing.is_empty() { Coverage::complete() } else { Coverage::incomplete(missing.join("; ")) };
         self.checks = self.cross_foot();
         self.void = self.checks.iter().any(|check| !check.passed);
     }
 }
 
+impl FindStep {
+    /// Why its view is missing, unless it is there or was never wanted.
+    fn missing(&self) -> Option<String> {
+        match &self.outcome {
+            StepOutcome::Done | StepOutcome::LeftOut(_) => None,
+            StepOutcome::Failed(why) => Some(format!("{}: {why}", self.name)),
+            StepOutcome::Interrupted => Some(format!("{}: interrupted", self.name)),
+        }
+    }
+}
+
 impl Record for FindRecord {
-    const SCHEMA: &'static str = "find/1";
+    const SCHEMA: &'static str = "find/2";
 
     fn identities(&self) -> Vec<StoredId<'_>> {
-        let mut ids = vec![
-            StoredId { field: "workload_id", stored: &self.workload_id, computed: self.workload.id() },
-            StoredId { field: "conditions_id", stored: &self.conditions_id, computed: self.conditions.id() },
-        ];
-        ids.extend(self.replays.iter().map(|row| StoredId {
-            field: "replays.workload_id",
-            stored: &row.workload_id,
-            computed: row.workload.id(),
-        }));
+        let mut ids = vec![StoredId { field: "workload_id", stored: &self.workload_id, computed: self.workload.id() }];
+        if let (Known::Is(conditions), Known::Is(stored)) = (&self.conditions, &self.conditions_id) {
+            ids.push(StoredId { field: "conditions_id", stored, computed: conditions.id() });
+        }
         ids
     }
 
@@ -113,40 +146,15 @@ impl Record for FindRecord {
 
     fn cross_foot(&self) -> Vec<Check> {
         let mut checks = Vec::new();
-        if let Some(request) = self.request.known()
-            && request.coverage.is_complete()
-        {
-            let [first, rest @ ..] = request.token_seconds.as_slice() else {
-                return vec![Check::counts("request: a time per generated token", self.workload.output_tokens, 0)];
-            };
-            let seconds = |reading: &crate::Reading| reading.value().unwrap_or(0.0);
-            checks.push(Check::counts(
-                "request: a time per generated token",
-                self.workload.output_tokens,
-                request.token_seconds.len() as u64,
-            ));
-            checks.push(Check::sums(
-                "request: the first token's time is the prefill's",
-                seconds(&request.prefill),
-                *first,
-            ));
-            checks.push(Check::sums(
-                "request: the other tokens' times sum to decode",
-                seconds(&request.decode),
-                rest.iter().sum(),
-            ));
-        }
         for wiring in &self.wiring {
             let phase = wiring.phase.name();
             checks.push(Check::counts(format!("{phase} wiring: calls x passes"), wiring.planned, wiring.dispatched));
-            checks.push(Check::counts(
-                format!("{phase} wiring: layers dispatched as planned"),
-                wiring.layers,
-                wiring.layers_as_planned,
-            ));
         }
-        for replay in &self.replays {
-            checks.extend(replay.checks());
+        if let Known::Is(request) = &self.request {
+            checks.extend(request.checks());
+        }
+        if let Known::Is(ranking) = &self.ranking {
+            checks.extend(ranking.checks());
         }
         checks
     }

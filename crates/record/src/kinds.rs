@@ -3,8 +3,11 @@
 
 use crate::bench::BenchRecord;
 use crate::capture::CaptureMetadata;
+use crate::capture::lines::LinesRecord;
+use crate::capture::reduced::CaptureRecord;
 use crate::ceilings::Ceilings;
 use crate::check::Check;
+use crate::climb::ClimbRecord;
 use crate::decision::DecisionRecord;
 use crate::find::FindRecord;
 use crate::read::{KNOWN_SCHEMAS, ReadError, Record, read, schema_in};
@@ -27,9 +30,12 @@ const fn kind<R: Record>() -> Kind {
 const KINDS: &[Kind] = &[
     kind::<BenchRecord>(),
     kind::<CaptureMetadata>(),
+    kind::<CaptureRecord>(),
     kind::<Ceilings>(),
+    kind::<ClimbRecord>(),
     kind::<DecisionRecord>(),
     kind::<FindRecord>(),
+    kind::<LinesRecord>(),
     kind::<ReplayComparison>(),
     kind::<ReplayRecord>(),
     kind::<SensitivityRecord>(),

@@ -5,16 +5,18 @@ pub mod bench;
 pub mod capture;
 mod ceilings;
 mod check;
+mod climb;
 mod conditions;
 mod coverage;
 mod decision;
 mod evidence;
 pub mod export;
-mod find;
+pub mod find;
 pub mod gate;
 mod identity;
 mod kinds;
 mod known;
+mod protocol;
 mod quantity;
 mod read;
 mod replay;
@@ -31,19 +33,23 @@ mod wiring_plan;
 mod workload;
 
 pub use capture::CaptureMetadata;
+pub use capture::lines::LinesRecord;
+pub use capture::reduced::CaptureRecord;
 pub use ceilings::{
     BandwidthRow, Ceilings, CeilingsWorkload, InstructionPath, Level, Measured, Operands, PeakRow, ThreadCeilings,
     Traffic,
 };
 pub use check::Check;
+pub use climb::{ClimbRecord, ClimbRow, Finding, Prediction, climb_row};
 pub use conditions::{Binary, BoundKernel, Conditions, Host};
 pub use coverage::Coverage;
 pub use decision::{DecisionError, DecisionRecord, Evidence, Outcome, Words, decide};
 pub use evidence::{EVIDENCE_ID_DIGITS, EvidenceRef, NoDigest, file_digest};
-pub use find::{FindRecord, NextStep, Protocol};
+pub use find::FindRecord;
 pub use identity::{canonical_json, identity};
 pub use kinds::{Verified, verify};
 pub use known::{Known, Unavailable};
+pub use protocol::Protocol;
 pub use quantity::{Quantity, QuantityError, Reading, Unit};
 pub use read::{KNOWN_SCHEMAS, MAX_RECORD_BYTES, ReadError, Record, StoredId, read, schema, schema_in};
 pub use replay::cases::{CeilingsUsed, ReplayCase, ReplayRecord};

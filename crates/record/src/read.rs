@@ -3,8 +3,11 @@
 
 use crate::bench::BenchRecord;
 use crate::capture::CaptureMetadata;
+use crate::capture::lines::LinesRecord;
+use crate::capture::reduced::CaptureRecord;
 use crate::ceilings::Ceilings;
 use crate::check::Check;
+use crate::climb::ClimbRecord;
 use crate::decision::DecisionRecord;
 use crate::find::FindRecord;
 use crate::replay::cases::ReplayRecord;
@@ -23,9 +26,12 @@ use serde_json::Value;
 pub const KNOWN_SCHEMAS: &[&str] = &[
     BenchRecord::SCHEMA,
     CaptureMetadata::SCHEMA,
+    CaptureRecord::SCHEMA,
     Ceilings::SCHEMA,
+    ClimbRecord::SCHEMA,
     DecisionRecord::SCHEMA,
     FindRecord::SCHEMA,
+    LinesRecord::SCHEMA,
     ReplayComparison::SCHEMA,
     ReplayRecord::SCHEMA,
     SensitivityRecord::SCHEMA,
@@ -44,7 +50,7 @@ pub enum ReadError {
     #[error("{name}: not JSON: {why}; a record is one JSON object as written by --json-output")]
     NotJson { name: String, why: serde_json::Error },
     #[error(
-        "{name}: no \"schema\" field with a text like \"find/1\" was found, so this is no record; give a file \
+        "{name}: no \"schema\" field with a text like \"find/2\" was found, so this is no record; give a file \
          written by --json-output"
     )]
     NotARecord { name: String },
@@ -127,7 +133,7 @@ pub fn read<R: Record>(name: &str, bytes: &[u8]) -> Result<R, ReadError> {
     Ok(record)
 }
 
-/// Which kind of record these bytes say they are, e.g. `find/1`; nothing else in them is checked.
+/// Which kind of record these bytes say they are, e.g. `find/2`; nothing else in them is checked.
 ///
 /// # Errors
 /// Too large, not JSON, or no record.

@@ -6,8 +6,8 @@ mod export;
 use crate::check::Check;
 use crate::conditions::Conditions;
 use crate::coverage::Coverage;
-use crate::find::Protocol;
 use crate::known::Known;
+use crate::protocol::Protocol;
 use crate::quantity::{Reading, Unit};
 use crate::read::{Record, StoredId};
 use crate::replay::Timing;
@@ -32,7 +32,7 @@ pub struct ShapeStudy {
     pub subject: Subject,
     /// Rounds per shape; both kernels run in each, taking turns in going first.
     pub protocol: Protocol,
-    /// What the record was, e.g. `find/1 of 2026-01-01T00:00:00Z`.
+    /// What the record was, e.g. `find/2 of 2026-01-01T00:00:00Z`.
     pub source: String,
     pub operator: String,
     pub kernels: [KernelName; 2],

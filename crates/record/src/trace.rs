@@ -7,7 +7,7 @@ mod folded;
 mod json;
 mod names;
 mod perfetto;
-mod protobuf;
+pub(crate) mod protobuf;
 mod samples;
 mod slice;
 mod speedscope;

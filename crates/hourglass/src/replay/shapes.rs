@@ -253,7 +253,8 @@ fn recorded(args: &Args, path: &Path) -> Result<Recorded> {
             |clock| clock.whole_request.clone(),
         );
         let source = format!("{kind} of {}", record.created);
-        return Ok(Recorded { source, workload: record.workload, subject: record.subject, time });
+        let subject = record.subject.known().cloned().ok_or_else(|| refused("its request was not clocked"))?;
+        return Ok(Recorded { source, workload: record.workload, subject, time });
     }
     if kind == BenchRecord::SCHEMA {
         let record: BenchRecord = files::read("--shapes", path)?;

@@ -22,12 +22,12 @@ pub struct ClockedRequest {
 }
 
 impl ClockedRequest {
-    /// The one request of a `find` record, if it ran at `checkpoint`.
+    /// Medians of a `find` record's clock, if it was of `checkpoint`.
     ///
     /// # Errors
     /// A sentence that says what the record has instead.
     pub fn of_find(name: &str, record: &FindRecord, checkpoint: &str) -> Result<ClockedRequest, String> {
-        let found = &record.subject.checkpoint;
+        let found = &record.protocol.checkpoint;
         if found != checkpoint {
             return Err(format!("its request ran at checkpoint '{found}', the replay at '{checkpoint}'"));
         }

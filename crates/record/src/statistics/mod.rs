@@ -1,6 +1,7 @@
 //! Order, comparison, noise and verdict of a run with several arms: numbers in, sentences out.
 //! Not here: taking samples, and statistics of one arm (`samples.rs`). The formulas' reasons are in `docs/methods.md`.
 
+pub mod median;
 pub mod noise;
 pub mod of_record;
 pub mod order;

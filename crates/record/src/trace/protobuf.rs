@@ -3,46 +3,46 @@
 
 /// A message under construction.
 #[derive(Default)]
-pub(super) struct Message(Vec<u8>);
+pub(crate) struct Message(Vec<u8>);
 
 impl Message {
     /// Starts again, keeping the memory.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
 
     /// A varint field: unsigned, boolean or enumeration.
-    pub(super) fn uint(&mut self, field: u32, value: u64) -> &mut Message {
+    pub(crate) fn uint(&mut self, field: u32, value: u64) -> &mut Message {
         self.tag(field, 0).varint(value)
     }
 
     /// A varint field of type int64 (not zigzag).
-    pub(super) fn int(&mut self, field: u32, value: i64) -> &mut Message {
+    pub(crate) fn int(&mut self, field: u32, value: i64) -> &mut Message {
         self.uint(field, value as u64)
     }
 
     /// A field of type fixed64.
-    pub(super) fn fixed(&mut self, field: u32, value: u64) -> &mut Message {
+    pub(crate) fn fixed(&mut self, field: u32, value: u64) -> &mut Message {
         self.tag(field, 1).0.extend_from_slice(&value.to_le_bytes());
         self
     }
 
     /// A field of type double.
-    pub(super) fn double(&mut self, field: u32, value: f64) -> &mut Message {
+    pub(crate) fn double(&mut self, field: u32, value: f64) -> &mut Message {
         self.fixed(field, value.to_bits())
     }
 
     /// A field of type string or bytes.
-    pub(super) fn text(&mut self, field: u32, value: &str) -> &mut Message {
+    pub(crate) fn text(&mut self, field: u32, value: &str) -> &mut Message {
         self.sized(field, value.as_bytes())
     }
 
     /// A field that is a message, filled by `fill`.
-    pub(super) fn message(&mut self, field: u32, fill: impl FnOnce(&mut Message)) -> &mut Message {
+    pub(crate) fn message(&mut self, field: u32, fill: impl FnOnce(&mut Message)) -> &mut Message {
         let mut inner = Message::default();
         fill(&mut inner);
         self.sized(field, inner.bytes())
@@ -68,7 +68,7 @@ impl Message {
 }
 
 /// The bytes that start a length-delimited field of a message that is written piece by piece.
-pub(super) fn header(field: u32, length: usize) -> Message {
+pub(crate) fn header(field: u32, length: usize) -> Message {
     let mut header = Message::default();
     header.tag(field, 2).varint(length as u64);
     header

@@ -1,0 +1,47 @@
+// Tables: units in the head, numbers aligned, the reasons of missing values below. Not here: what stands in them.
+
+/**
+ * `columns` are {head, of, unit?, form?, wide?}: with a `unit`, `of(row)` gives a reading or a number and the column is shown in
+ * one scale of it; with `form`, a number; otherwise text or nodes. `total(row)` marks a sum.
+ */
+function table(rows, columns, { caption = null, total = () => false } = {}) {
+    const reasons = new Map();
+    const plainNumber = (cell) => (typeof cell === "number" ? cell : valueOf(cell));
+    const shown = columns.map((column) => {
+        const scale = column.unit ? scaleFor(rows.map((row) => plainNumber(column.of(row))), column.unit) : null;
+        return { ...column, scale, numeric: Boolean(column.unit || column.form) };
+    });
+    const cell = (column, row) => {
+        const found = column.of(row);
+        if (!column.numeric) return isMissing(found) ? absent(found, reasons) : found ?? "";
+        const value = plainNumber(found);
+        if (value === null || !Number.isFinite(value)) return found === null ? "" : absent(found, reasons);
+        return column.form ? column.form(value) : number(value * column.scale[1]);
+    };
+    const head = shown.map((column) =>
+        h("th", { scope: "col", class: column.numeric && "number" }, column.head,
+            column.scale && h("span", { class: "unit" }, column.scale[0])));
+    const body = rows.map((row) =>
+        h("tr", { class: total(row) && "total" }, shown.map((column, index) =>
+            h(index === 0 ? "th" : "td",
+                { scope: index === 0 && "row", class: [column.numeric && "number", column.wide && "wide"].filter(Boolean).join(" ") || null },
+                cell(column, row)))));
+    const notes = [...reasons.entries()].map(([reason, mark]) => h("li", { value: mark }, prose(reason)));
+    return [
+        h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": caption ?? "table" },
+            h("table", {}, caption && h("caption", {}, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body))),
+        notes.length > 0 && h("ol", { class: "footnotes" }, notes),
+    ];
+}
+
+/** The word "missing" with the number of its reason. */
+function absent(of, reasons) {
+    const reason = isMissing(of) ? `Missing: ${of.unavailable}. To get it: ${of.how_to_get}.` : "Missing: not in this record.";
+    if (!reasons.has(reason)) reasons.set(reason, reasons.size + 1);
+    return h("span", { class: "missing", title: reason }, "missing", h("sup", {}, reasons.get(reason)));
+}
+
+/** A table behind a chart. */
+function behind(rows, columns, options) {
+    return details("The numbers as a table", table(rows, columns, options));
+}

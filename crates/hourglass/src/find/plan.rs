@@ -1,0 +1,283 @@
+//! The commands of a walk: which views, in which order, and how often each repeats so that the walk ends in its time.
+//! Not here: running them (`walk.rs`).
+
+use std::path::Path;
+
+use anyhow::Result;
+use record::find::FindProtocol;
+use record::find::RungText;
+
+use super::shape::Shape;
+use crate::failure::usage;
+use crate::load::{MachineArgs, ModelArgs};
+
+/// What a walk is planned from.
+pub(super) struct Plan<'a> {
+    pub(super) protocol: &'a FindProtocol,
+    pub(super) shape: &'a Shape,
+    pub(super) directory: &'a Path,
+    /// The value of --ceilings.
+    pub(super) ceilings: Option<&'a Path>,
+    /// The rungs that follow.
+    pub(super) rungs: Vec<RungText>,
+    /// Prompt and generated tokens.
+    pub(super) parts: (u64, u64),
+}
+
+/// How long things take here, in seconds, as the first look showed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Pace {
+    /// From start of a process to its first request.
+    pub(super) load: f64,
+    pub(super) request: f64,
+    pub(super) prefill: f64,
+    /// One decode step.
+    pub(super) step: f64,
+}
+
+/// One command to come.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Planned {
+    pub(super) name: String,
+    /// The words after the program's name; a file of the walk is written `@/NAME`.
+    pub(super) words: Vec<String>,
+    /// Its record's file; the step is done if it is there and the process ended well.
+    pub(super) record: String,
+    /// About how long it will take.
+    pub(super) seconds: f64,
+    /// In place of running it: why not.
+    pub(super) left_out: Option<String>,
+}
+
+/// The flags that every command takes.
+///
+/// # Errors
+/// A model's path that is not UTF-8.
+pub(super) fn flags(model: &ModelArgs, machine: &MachineArgs) -> Result<Vec<String>> {
+    let mut flags: Vec<String> = Vec::new();
+    let mut pair = |flag: &str, value: String| flags.extend([flag.to_owned(), value]);
+    if let Some(model) = &model.model {
+        // A capture's folder or another directory must not change what the name means.
+        let path = Path::new(model);
+        let whole = if path.exists() { path.canonicalize().ok() } else { None };
+        let text = match &whole {
+            Some(path) => path.to_str().map(str::to_owned).ok_or_else(|| usage("--model: expected a path in UTF-8"))?,
+            None => model.clone(),
+        };
+        pair("--model", text);
+    }
+    if machine.solution.name() != "hourglass" {
+        pair("--solution", machine.solution.name().to_owned());
+    }
+    if let Some(threads) = machine.threads {
+        pair("--threads", threads.to_string());
+    }
+    if machine.w4_group != 128 {
+        pair("--w4-group", machine.w4_group.to_string());
+    }
+    if let Some(list) = &machine.features_without {
+        pair("--features-without", list.clone());
+    }
+    for (flag, is) in [("--pin", machine.pin), ("--convert", machine.convert), ("--offline", model.offline)] {
+        if is {
+            flags.push(flag.to_owned());
+        }
+    }
+    Ok(flags)
+}
+
+impl Plan<'_> {
+    fn planned(&self, name: &str, verb: &str, own: &[&str], seconds: f64) -> Planned {
+        let record = format!("{name}.json");
+        let mut words: Vec<String> = std::iter::once(verb).chain(own.iter().copied()).map(str::to_owned).collect();
+        words.extend(self.protocol.flags.iter().cloned());
+        words.extend(["--json-output".to_owned(), format!("@/{record}")]);
+        Planned { name: name.to_owned(), words, record, seconds, left_out: None }
+    }
+
+    fn lengths(&self) -> [String; 6] {
+        let Shape { input_len, output_len, .. } = self.shape;
+        [
+            "--input-len".to_owned(),
+            input_len.to_string(),
+            "--output-len".to_owned(),
+            output_len.to_string(),
+            "--prefill-logits".to_owned(),
+            self.shape.logits.mode().name().to_owned(),
+        ]
+    }
+
+    /// The request's flags behind `own`.
+    fn request<'a>(&'a self, own: &[&'a str], lengths: &'a [String], seed: &'a str) -> Vec<&'a str> {
+        let mut words = own.to_vec();
+        words.extend(lengths.iter().map(String::as_str));
+        words.extend(["--seed", seed]);
+        words
+    }
+
+    /// What runs before anything is known of the machine's pace.
+    pub(super) fn first(&self) -> Vec<Planned> {
+        let (lengths, seed) = (self.lengths(), self.shape.seed.to_string());
+        let checkpoint = self.protocol.checkpoint.as_str();
+        let capacity = self.capacity();
+        let mut steps = vec![self.ceilings()];
+        let mut wiring = |name: &str, rung: &str| {
+            let words = [rung, "--input-len", &lengths[1], "--capacity", &capacity, "--prefill-logits", &lengths[5]];
+            steps.push(self.planned(name, "wiring", &words, 0.3));
+        };
+        wiring("wiring", checkpoint);
+        for rung in &self.rungs {
+            wiring(&format!("wiring-{}", rung.name), &rung.name);
+        }
+        let words = ["--variant", checkpoint, "--repeats", "1", "--warmup", "0"];
+        steps.push(self.planned("first-look", "bench", &self.request(&words, &lengths, &seed), 8.0));
+        steps
+    }
+
+    fn ceilings(&self) -> Planned {
+        let mut words = Vec::new();
+        // The one flag of the machine that ceilings know.
+        if let Some(at) = self.protocol.flags.iter().position(|flag| flag == "--threads") {
+            words.extend(self.protocol.flags[at..at + 2].iter().cloned());
+        }
+        let mut step = Planned {
+            name: "ceilings".to_owned(),
+            words: std::iter::once("ceilings".to_owned()).chain(words).collect(),
+            record: "ceilings.json".to_owned(),
+            seconds: 15.0,
+            left_out: None,
+        };
+        step.words.extend(["--json-output".to_owned(), "@/ceilings.json".to_owned()]);
+        step.left_out = self.ceilings.map(|path| match path.to_str() {
+            Some("none") => "--ceilings none was given".to_owned(),
+            _ => "they were given by --ceilings and copied".to_owned(),
+        });
+        step
+    }
+
+    fn capacity(&self) -> String {
+        (self.parts.0 + self.parts.1).to_string()
+    }
+
+    /// What runs after the first look, planned to end `left` seconds from now.
+    pub(super) fn rest(&self, pace: Pace, left: f64) -> Vec<Planned> {
+        let (lengths, seed) = (self.lengths(), self.shape.seed.to_string());
+        let (quick, checkpoint) = (self.protocol.quick, self.protocol.checkpoint.as_str());
+        // The clock's part, then the others' by what they are worth; each has a least below which it says nothing.
+        let process = pace.load + 2.0 * pace.request;
+        let most = if quick { 2.0 } else { 6.0 };
+        let repeats = even((0.45 * left / (2.0 * process)).min(most));
+        let clocked = 2.0 * repeats as f64 * process;
+        let repeats = repeats.to_string();
+        let words = ["--variant", checkpoint, "--variant", "A/A", "--repeats", &repeats, "--warmup", "1"];
+        let mut steps = vec![self.planned("clock", "bench", &self.request(&words, &lengths, &seed), clocked)];
+        let (most, wanted) = if quick { (8.0, 0.12 * left) } else { (16.0, 0.12 * left) };
+        steps.push(self.replay("prefill", self.parts.0, pace.prefill, wanted, most, pace.load, &lengths[5], &seed));
+        let seeding = pace.load + pace.prefill;
+        steps.push(self.replay("decode", self.middle(), pace.step, wanted, most, seeding, &lengths[5], &seed));
+        let rounds = if quick { 0 } else { ((0.2 * left / (4.0 * pace.request)) as usize).min(3) };
+        let seconds = pace.load + (2.0 + 4.0 * rounds as f64) * pace.request;
+        let rounds = rounds.to_string();
+        let words = ["--checkpoint", checkpoint, "--overhead-rounds", &rounds, "--out", "@/timeline.perfetto-trace"];
+        steps.push(self.planned("timeline", "timeline", &self.request(&words, &lengths, &seed), seconds));
+        for (phase, tokens) in [("prefill", self.parts.0), ("decode", self.middle())] {
+            steps.extend(self.capture(phase, tokens, pace.load));
+        }
+        steps
+    }
+
+    /// Tokens of context of the decode step in the middle of the request's: their mean, rounded.
+    fn middle(&self) -> u64 {
+        let (prompt, generated) = self.parts;
+        prompt + generated / 2
+    }
+
+    fn replay(
+        &self,
+        phase: &str,
+        tokens: u64,
+        pass: f64,
+        wanted: f64,
+        most: f64,
+        before: f64,
+        logits: &str,
+        seed: &str,
+    ) -> Planned {
+        // A round runs every group once, the whole pass, and every operator once: three passes.
+        let rounds = ((wanted - before) / (3.0 * pass) - 1.0).clamp(3.0, most).floor();
+        let (case, iterations) = (format!("{}:{phase}:{tokens}", self.protocol.checkpoint), rounds.to_string());
+        let capacity = self.capacity();
+        let mut words = vec!["--case", &case, "--capacity", &capacity, "--warmup", "1", "--iterations", &iterations];
+        words.extend(["--prefill-logits", logits, "--seed", seed, "--ceilings"]);
+        let none = self.ceilings.is_some_and(|path| path == Path::new("none"));
+        words.push(if none { "none" } else { "@/ceilings.json" });
+        self.planned(&format!("replay-{phase}"), "replay", &words, before + 3.0 * pass * (rounds + 1.0))
+    }
+
+    /// Captured and reduced; in a quick walk neither.
+    fn capture(&self, phase: &str, tokens: u64, load: f64) -> Vec<Planned> {
+        let (tokens, capacity) = (tokens.to_string(), self.capacity());
+        let (trace, manifest) = (format!("@/capture-{phase}"), format!("@/capture-{phase}.manifest.sha256"));
+        let metadata = format!("capture-{phase}.metadata.json");
+        let at = format!("@/{metadata}");
+        let own =
+            ["--checkpoint", &self.protocol.checkpoint, "--phase", phase, "--tokens", &tokens, "--capacity", &capacity];
+        let outputs = ["--seconds", "5", "--prefill-logits", self.shape.logits.mode().name(), "--trace", &trace];
+        let mut capture = self.planned("", "capture", &[&own[..], &outputs].concat(), load + 8.0);
+        let record_flag = capture.words.len() - 2;
+        capture.words.truncate(record_flag);
+        capture.words.extend(["--metadata".to_owned(), at.clone(), "--manifest".to_owned(), manifest.clone()]);
+        (capture.name, capture.record) = (format!("capture-{phase}"), metadata);
+        let record = format!("capture-{phase}.json");
+        let words = ["reduce", "--capture-metadata", &at, "--manifest", &manifest, "--trace", &trace];
+        let mut words: Vec<String> = words.map(str::to_owned).to_vec();
+        words.extend(["--output".to_owned(), format!("@/{record}")]);
+        let reduce = Planned { name: format!("reduce-{phase}"), words, record, seconds: 3.0, left_out: None };
+        let quick = self.protocol.quick.then(|| "--quick captures nothing".to_owned());
+        [capture, reduce].map(|step| Planned { left_out: quick.clone(), ..step }).to_vec()
+    }
+}
+
+/// An even number of repeats, at least two.
+fn even(repeats: f64) -> usize {
+    (repeats / 2.0).floor().max(1.0) as usize * 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(quick: bool, pace: Pace, left: f64) -> Vec<Planned> {
+        let protocol = FindProtocol { checkpoint: "rope".into(), quick, budget_s: left, flags: vec!["--pin".into()] };
+        let logits = crate::request::PrefillLogits::Last;
+        let shape = Shape { model: None, input_len: 128, output_len: 129, logits, seed: 7 };
+        let directory = Path::new("x");
+        Plan { protocol: &protocol, shape: &shape, directory, ceilings: None, rungs: Vec::new(), parts: (128, 129) }
+            .rest(pace, left)
+    }
+
+    fn total(steps: &[Planned]) -> f64 {
+        steps.iter().filter(|step| step.left_out.is_none()).map(|step| step.seconds).sum()
+    }
+
+    #[test]
+    fn walks_end_in_their_time_at_the_pace_of_a_small_model() {
+        // About Qwen3-0.6B on two cores.
+        let pace = Pace { load: 1.3, request: 2.6, prefill: 0.3, step: 0.018 };
+        assert!(total(&of(true, pace, 45.0)) <= 45.0, "{:?}", of(true, pace, 45.0));
+        assert!(total(&of(false, pace, 280.0)) <= 280.0);
+    }
+
+    #[test]
+    fn a_slow_request_is_still_clocked_twice_and_replayed_three_times() {
+        let slow = Pace { load: 2.0, request: 200.0, prefill: 3.0, step: 1.5 };
+        let steps = of(true, slow, 40.0);
+        let words = |name: &str| {
+            steps.iter().find(|step| step.name == name).map(|step| step.words.join(" ")).unwrap_or_default()
+        };
+        assert!(words("clock").contains("--repeats 2"), "{}", words("clock"));
+        assert!(words("replay-decode").contains("--case rope:decode:192 --capacity 257"), "{}", words("replay-decode"));
+        assert!(words("replay-decode").contains("--iterations 3") && words("replay-decode").contains("--pin"));
+        assert!(steps.iter().filter(|step| step.left_out.is_some()).count() == 4);
+    }
+}

@@ -1,0 +1,106 @@
+//! The HTML file: style, library, script and data in one page that may not ask anything of any network.
+//! Not here: what is in the data, and what the script makes of it.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest, Sha256};
+
+const TEMPLATE: &str = include_str!("../../assets/report/page.html");
+const STYLE: &str = include_str!("../../assets/report/style.css");
+const PLOT: &str = include_str!("../../assets/vendor/plot.min.js");
+
+/// In the order in which they need each other; they share one scope.
+const MODULES: &[&str] = &[
+    include_str!("../../assets/report/dom.js"),
+    include_str!("../../assets/report/format.js"),
+    include_str!("../../assets/report/table.js"),
+    include_str!("../../assets/report/chart.js"),
+    include_str!("../../assets/report/records.js"),
+    include_str!("../../assets/report/section-verdict.js"),
+    include_str!("../../assets/report/section-clock.js"),
+    include_str!("../../assets/report/section-climb.js"),
+    include_str!("../../assets/report/section-phases.js"),
+    include_str!("../../assets/report/section-operators.js"),
+    include_str!("../../assets/report/section-roofline.js"),
+    include_str!("../../assets/report/section-timeline.js"),
+    include_str!("../../assets/report/section-kernels.js"),
+    include_str!("../../assets/report/section-lines.js"),
+    include_str!("../../assets/report/section-wiring.js"),
+    include_str!("../../assets/report/section-memory.js"),
+    include_str!("../../assets/report/section-comparisons.js"),
+    include_str!("../../assets/report/section-decisions.js"),
+    include_str!("../../assets/report/section-conditions.js"),
+    include_str!("../../assets/report/main.js"),
+];
+
+/// The page around `json`.
+pub(super) fn page(json: &str) -> String {
+    let script = format!("(() => {{\n\"use strict\";\n{}}})();\n", MODULES.concat());
+    // Only these two scripts may run, nothing may be fetched; charts set styles, which cannot fetch either.
+    let policy = format!(
+        "default-src 'none'; script-src {} {}; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'",
+        source_of(PLOT),
+        source_of(&script)
+    );
+    let data = inert(json);
+    let mut page = String::with_capacity(TEMPLATE.len() + STYLE.len() + PLOT.len() + script.len() + data.len());
+    let mut rest = TEMPLATE;
+    // Piece by piece: what was put in is not searched for further places.
+    while let Some((before, after)) = rest.split_once("{{") {
+        let (name, after) = after.split_once("}}").expect("the template closes its places");
+        page.push_str(before);
+        page.push_str(match name {
+            "policy" => &policy,
+            "style" => STYLE,
+            "data" => &data,
+            "plot" => PLOT,
+            "script" => &script,
+            other => unreachable!("the template has a place '{other}' that nothing fills"),
+        });
+        rest = after;
+    }
+    page.push_str(rest);
+    page
+}
+
+/// How a policy names a script: by its SHA-256.
+fn source_of(script: &str) -> String {
+    format!("'sha256-{}'", STANDARD.encode(Sha256::digest(script)))
+}
+
+/// JSON that ends no script element and starts no comment, whatever its strings hold: `<` stands only in strings, where it may
+/// be written as an escape.
+fn inert(json: &str) -> String {
+    json.replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn no_string_leaves_the_data() {
+        let hostile = serde_json::json!({"a": "</script><script>alert(1)</script><!--", "b": "\u{2028}{{script}}"});
+        let inert = inert(&hostile.to_string());
+        assert!(!inert.contains('<') && !inert.contains('\u{2028}'));
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&inert).unwrap(), hostile);
+        let page = page(&hostile.to_string());
+        assert_eq!(page.matches("</script>").count(), 3);
+        assert_eq!(page.matches("{{script}}").count(), 1);
+    }
+
+    #[test]
+    fn the_assets_can_stand_in_a_page() {
+        for script in MODULES.iter().chain([&PLOT]) {
+            assert!(!script.to_lowercase().contains("</script") && !script.contains("<!--"));
+        }
+        assert!(!STYLE.to_lowercase().contains("</style") && !STYLE.contains("url("));
+    }
+
+    /// Against `printf 'abc' | openssl dgst -sha256 -binary | base64`.
+    #[test]
+    fn a_script_is_named_by_its_hash() {
+        assert_eq!(source_of("abc"), "'sha256-ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0='");
+    }
+}

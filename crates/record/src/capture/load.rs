@@ -1,0 +1,169 @@
+//! The raw files of a trace directory, read and held against each other: whatever is computed from them can rely on it.
+//! Not here: the manifest (`manifest.rs`), and finding the directory.
+
+use crate::capture::raw::{
+    CALLS, COUNTERS, EXECUTABLES, KERNEL_FUNCTIONS, KernelFunction, MAPS, RawCall, RawCounter, RawExecutable,
+    RawSample, RawSpans, RawStep, RawThread, SAMPLES, SOURCES, SPANS, STEPS, THREADS,
+};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
+
+/// Everything in a trace directory but `callgrind.out`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawTrace {
+    pub calls: Vec<RawCall>,
+    pub threads: Vec<RawThread>,
+    /// By time; they do not overlap.
+    pub steps: Vec<RawStep>,
+    pub spans: Vec<RawSpans>,
+    /// By time.
+    pub samples: Vec<RawSample>,
+    /// By start.
+    pub kernel_functions: Vec<KernelFunction>,
+    pub executables: Vec<RawExecutable>,
+    pub maps: String,
+    /// (path from the repository's root, SHA-256), by path.
+    pub sources: Vec<(String, String)>,
+    pub counters: Vec<RawCounter>,
+}
+
+/// Why a directory is no whole trace. Every message names the file.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error("{file}: cannot be read: {source}; give the whole directory that `hourglass capture --trace` wrote")]
+    Read { file: &'static str, source: std::io::Error },
+    #[error("{file}, line {line}: {why}; the trace was cut or changed: capture again")]
+    Line { file: &'static str, line: usize, why: String },
+    #[error("{file}: {why}; the trace was cut or changed: capture again")]
+    File { file: &'static str, why: String },
+}
+
+impl RawTrace {
+    /// Reads every file through `read`, which is given its name.
+    ///
+    /// # Errors
+    /// A file that cannot be read or parsed, and files that contradict each other.
+    pub fn read(mut read: impl FnMut(&str) -> std::io::Result<Vec<u8>>) -> Result<RawTrace, LoadError> {
+        let mut bytes = |file: &'static str| read(file).map_err(|source| LoadError::Read { file, source });
+        let trace = RawTrace {
+            calls: whole(CALLS, &bytes(CALLS)?)?,
+            threads: whole(THREADS, &bytes(THREADS)?)?,
+            steps: lines(STEPS, &bytes(STEPS)?)?,
+            spans: lines(SPANS, &bytes(SPANS)?)?,
+            samples: lines(SAMPLES, &bytes(SAMPLES)?)?,
+            kernel_functions: whole(KERNEL_FUNCTIONS, &bytes(KERNEL_FUNCTIONS)?)?,
+            executables: whole(EXECUTABLES, &bytes(EXECUTABLES)?)?,
+            maps: text(MAPS, bytes(MAPS)?)?,
+            sources: sources(&text(SOURCES, bytes(SOURCES)?)?)?,
+            counters: whole(COUNTERS, &bytes(COUNTERS)?)?,
+        };
+        trace.check()?;
+        Ok(trace)
+    }
+
+    /// Number of workers.
+    pub fn workers(&self) -> usize {
+        self.threads.iter().filter(|thread| thread.worker.is_some()).count()
+    }
+
+    fn check(&self) -> Result<(), LoadError> {
+        let file = |file, why: String| Err(LoadError::File { file, why });
+        let line = |file, index: usize, why: String| Err(LoadError::Line { file, line: index + 1, why });
+        if self.calls.is_empty() || self.steps.is_empty() {
+            let empty = if self.calls.is_empty() { CALLS } else { STEPS };
+            return file(empty, "holds nothing, expected at least one entry".to_owned());
+        }
+        if let Some((index, call)) = self.calls.iter().enumerate().find(|(index, call)| call.call as usize != *index) {
+            return file(CALLS, format!("entry {index} is call {}, expected the calls in their order", call.call));
+        }
+        let workers: BTreeSet<u32> = self.threads.iter().filter_map(|thread| thread.worker).collect();
+        if workers.is_empty() || workers.len() != self.workers() || !workers.iter().copied().eq(0..workers.len() as u32)
+        {
+            return file(THREADS, format!("workers are {workers:?}, expected each number from 0 on once"));
+        }
+        let numbers: BTreeSet<u32> = self.threads.iter().map(|thread| thread.thread).collect();
+        if numbers.len() != self.threads.len() {
+            return file(THREADS, "a thread is named twice".to_owned());
+        }
+        let mut before = 0;
+        for (index, step) in self.steps.iter().enumerate() {
+            if step.start_ns < before || step.end_ns <= step.start_ns {
+                let why = format!("{} to {} ns, expected a pass after {before} ns", step.start_ns, step.end_ns);
+                return line(STEPS, index, why);
+            }
+            before = step.end_ns;
+        }
+        let mut seen = BTreeSet::new();
+        for (index, spans) in self.spans.iter().enumerate() {
+            let Some(step) = self.steps.get(spans.step as usize) else {
+                return line(SPANS, index, format!("step {} of {}", spans.step, self.steps.len()));
+            };
+            if !workers.contains(&spans.worker) {
+                return line(SPANS, index, format!("worker {} of {}", spans.worker, workers.len()));
+            }
+            if !seen.insert((spans.step, spans.worker)) {
+                return line(SPANS, index, format!("step {} of worker {} comes twice", spans.step, spans.worker));
+            }
+            let mut before = step.start_ns;
+            for &[call, arrive, start, end] in &spans.spans {
+                if call >= self.calls.len() as u64 {
+                    return line(SPANS, index, format!("call {call} of {}", self.calls.len()));
+                }
+                if arrive < before || start < arrive || end < start || end > step.end_ns {
+                    return line(SPANS, index, format!("call {call} at {arrive}, {start}, {end} ns is out of order"));
+                }
+                before = end;
+            }
+        }
+        if let Some(index) = (1..self.samples.len()).find(|i| self.samples[*i].at_ns < self.samples[i - 1].at_ns) {
+            return line(SAMPLES, index, "a sample before the last one, expected them by time".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn text(file: &'static str, bytes: Vec<u8>) -> Result<String, LoadError> {
+    String::from_utf8(bytes).map_err(|error| LoadError::File { file, why: format!("is not UTF-8 ({error})") })
+}
+
+fn whole<T: DeserializeOwned>(file: &'static str, bytes: &[u8]) -> Result<T, LoadError> {
+    serde_json::from_slice(bytes)
+        .map_err(|error| LoadError::File { file, why: format!("expected a JSON list: {error}") })
+}
+
+fn lines<T: DeserializeOwned>(file: &'static str, bytes: &[u8]) -> Result<Vec<T>, LoadError> {
+    if bytes.last().is_some_and(|last| *last != b'\n') {
+        let line = bytes.split(|byte| *byte == b'\n').count();
+        return Err(LoadError::Line { file, line, why: "the file ends within the line".to_owned() });
+    }
+    let parse = |(index, line): (usize, &[u8])| {
+        serde_json::from_slice(line).map_err(|error| LoadError::Line { file, line: index + 1, why: error.to_string() })
+    };
+    let whole = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    if whole.is_empty() {
+        return Ok(Vec::new());
+    }
+    whole.split(|byte| *byte == b'\n').enumerate().map(parse).collect()
+}
+
+fn sources(text: &str) -> Result<Vec<(String, String)>, LoadError> {
+    let parse = |(index, line): (usize, &str)| {
+        let (hash, path) = line.split_once("  ").filter(|(hash, path)| {
+            hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) && !path.is_empty()
+        })?;
+        Some((index, path.to_owned(), hash.to_owned()))
+    };
+    let mut found: Vec<(String, String)> = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let Some((_, path, hash)) = parse((index, line)) else {
+            let why = "expected a SHA-256, two spaces and a path".to_owned();
+            return Err(LoadError::Line { file: SOURCES, line: index + 1, why });
+        };
+        if found.last().is_some_and(|(before, _)| *before >= path) {
+            let why = format!("'{path}' does not come after the line before, expected sorted paths");
+            return Err(LoadError::Line { file: SOURCES, line: index + 1, why });
+        }
+        found.push((path, hash));
+    }
+    Ok(found)
+}

@@ -1,0 +1,219 @@
+//! The ranking: candidates by what the request could gain, and the books that show that nothing is counted twice.
+//! Not here: where each row's seconds come from (`rows.rs`).
+
+use crate::check::Check;
+use crate::find::candidate::{Candidate, CandidateKind, Experiment, MemoryRow};
+use crate::find::request::RequestSummary;
+use crate::find::rows::{PhaseParts, Row, rows};
+use crate::find::rungs::{RungOffer, offers};
+use crate::find::views::Views;
+use crate::find::{memory, words};
+use crate::known::Known;
+use crate::quantity::{Reading, Unit};
+use crate::workload::Phase;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Where the request's time goes and what of it could be gained. Seconds per request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Ranking {
+    /// One sentence: what to change, and how much that could bring.
+    pub verdict: String,
+    /// Why it is not more certain.
+    pub doubts: Vec<String>,
+    /// What to run next, the most useful first.
+    pub next: Vec<Experiment>,
+    /// `request = floor + recoverable + unexplained`.
+    pub request: Reading,
+    /// Sum of the candidates' floors.
+    pub floor: Reading,
+    /// Sum of what the candidates within the request could gain.
+    pub recoverable: Reading,
+    /// What is in no row. Below zero: the replayed passes take longer than the request's.
+    pub unexplained: Reading,
+    pub phases: Vec<PhaseBudget>,
+    /// Those that could gain most first.
+    pub candidates: Vec<Candidate>,
+    /// Bytes, ranked apart.
+    pub memory: Vec<MemoryRow>,
+    /// Rungs that follow the checkpoint.
+    pub rungs: Vec<RungOffer>,
+}
+
+/// A phase of the request and what it is made of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PhaseBudget {
+    pub phase: Phase,
+    pub clocked: Reading,
+    /// By the replay, times the passes.
+    pub operators: Reading,
+    pub dispatch: Reading,
+    pub sampling: Reading,
+    /// The clocked time less the three.
+    pub unexplained: Reading,
+}
+
+impl Ranking {
+    /// Ranks what the views show.
+    ///
+    /// # Errors
+    /// A sentence: without the request's own time nothing can be a part of it.
+    pub fn of(views: &Views, checkpoint: &str) -> Result<Ranking, String> {
+        let clock = views.clock.as_ref().ok_or("the request was not clocked")?;
+        let summary = RequestSummary::of(&clock.record)?;
+        let request = summary.whole_request.value().ok_or("no request of the clock came to its end")?;
+        let (mut rows, parts) = rows(views, checkpoint, &summary);
+        rows.sort_by(|a, b| b.recoverable().total_cmp(&a.recoverable()));
+        let rungs = offers(views, checkpoint, &rows);
+        let subject = words::Subject { views, checkpoint, workload: &clock.record.workload };
+        let candidates: Vec<Candidate> =
+            rows.iter().map(|row| candidate(&subject, row, &rows, &rungs, request)).collect();
+        let sum = |pick: fn(&Row) -> f64| rows.iter().filter(|row| row.in_request).map(pick).sum::<f64>();
+        let (floor, recoverable) = (sum(|row| row.floor.unwrap_or(0.0)), sum(Row::recoverable));
+        let n = summary.samples_s.len() as u64;
+        let seconds = |value: f64| Reading::measured(value, Unit::Seconds, n);
+        let mut ranking = Ranking {
+            verdict: String::new(),
+            doubts: Vec::new(),
+            next: Vec::new(),
+            request: seconds(request),
+            floor: seconds(floor),
+            recoverable: seconds(recoverable),
+            unexplained: seconds(request - floor - recoverable),
+            phases: parts.iter().map(|parts| budget(parts, n)).collect(),
+            candidates,
+            memory: memory::memory(views, &summary),
+            rungs,
+        };
+        ranking.verdict = words::verdict(&subject, &ranking, &summary);
+        ranking.doubts = words::doubts(&subject, &ranking, &summary, &rows);
+        ranking.next = words::next(&subject, &ranking);
+        Ok(ranking)
+    }
+
+    /// The candidate with most to give that a change of the program could reach.
+    pub fn first(&self) -> Option<&Candidate> {
+        self.candidates.iter().find(|candidate| candidate.kind != CandidateKind::Machine)
+    }
+
+    pub(super) fn checks(&self) -> Vec<Check> {
+        let value = |reading: &Reading| reading.value().unwrap_or(0.0);
+        let inside = || self.candidates.iter().filter(|candidate| candidate.in_request);
+        let mut checks = vec![
+            Check::sums(
+                "ranking: floor + recoverable + unexplained = request",
+                value(&self.request),
+                value(&self.floor) + value(&self.recoverable) + value(&self.unexplained),
+            ),
+            near(
+                "ranking: the candidates' floors sum to the floor",
+                value(&self.floor),
+                inside().map(|candidate| value(&candidate.floor)).sum(),
+            ),
+            near(
+                "ranking: what the candidates could gain sums to what is recoverable",
+                value(&self.recoverable),
+                inside().map(|candidate| value(&candidate.recoverable)).sum(),
+            ),
+            near(
+                "ranking: waits taken out of operators are the row of waits",
+                self.candidates.iter().map(|candidate| value(&candidate.waits)).sum(),
+                inside().filter(|row| row.kind == CandidateKind::Waits).map(|row| value(&row.measured)).sum(),
+            ),
+        ];
+        let whole = self.candidates.iter().filter(|candidate| {
+            let parts = value(&candidate.waits) + value(&candidate.floor) + value(&candidate.recoverable);
+            near("", value(&candidate.measured), parts).passed
+        });
+        checks.push(Check::counts(
+            "ranking: candidates that are waits + floor + recoverable",
+            self.candidates.len() as u64,
+            whole.count() as u64,
+        ));
+        let ranked = self.candidates.iter().filter(|candidate| candidate.rank == rank(candidate, &self.candidates));
+        checks.push(Check::counts("ranking: ranks", self.candidates.len() as u64, ranked.count() as u64));
+        checks
+    }
+}
+
+/// Sums in another order: equal up to a rounding of each part. Unlike [`Check::sums`] it takes parts that cancel.
+fn near(name: &str, expected: f64, found: f64) -> Check {
+    let tolerance = 1e-9;
+    let passed = (expected - found).abs() <= tolerance * expected.abs().max(found.abs()).max(1e-6);
+    Check { name: name.to_owned(), expected, found, tolerance, passed }
+}
+
+fn budget(parts: &PhaseParts, n: u64) -> PhaseBudget {
+    let seconds = |value: Option<f64>, why: &str, how: &str| match value {
+        Some(value) => Reading::measured(value, Unit::Seconds, n),
+        None => Known::unavailable(why, how),
+    };
+    let replayed = |value| seconds(value, "this phase was not replayed", "see the steps of the find record");
+    let parts_sum = parts.operators.zip(parts.dispatch).map(|(a, b)| a + b + parts.sampling.unwrap_or(0.0));
+    PhaseBudget {
+        phase: parts.phase,
+        clocked: seconds(parts.clocked, "no request came to its end", "see the clock's record"),
+        operators: replayed(parts.operators),
+        dispatch: replayed(parts.dispatch),
+        sampling: replayed(parts.sampling),
+        unexplained: replayed(parts.clocked.zip(parts_sum).map(|(clocked, sum)| clocked - sum)),
+    }
+}
+
+fn candidate(subject: &words::Subject<'_>, row: &Row, rows: &[Row], rungs: &[RungOffer], request: f64) -> Candidate {
+    let seconds = |value: f64| Reading::measured(value, Unit::Seconds, row.samples);
+    let recoverable = row.recoverable();
+    let surely_more = rows.iter().filter(|other| surely_more(&bounds_of(other), &bounds_of(row))).count();
+    Candidate {
+        rank: surely_more as u64 + 1,
+        kind: row.kind,
+        name: row.name.clone(),
+        phase: row.phase,
+        multiplicity: row.multiplicity,
+        measured: seconds(row.measured),
+        waits: seconds(row.waits),
+        floor: match row.floor {
+            Some(floor) => seconds(floor),
+            None => Known::unavailable("no ceiling is known", "`hourglass ceilings`, then find again"),
+        },
+        recoverable: seconds(recoverable),
+        interval: row.recoverable_interval(),
+        share: Reading::ratio(recoverable, request, Unit::Share, row.samples),
+        remaining: if row.in_request {
+            seconds(request - recoverable)
+        } else {
+            Known::unavailable("it lies beside the clocked request", "nothing to get")
+        },
+        in_request: row.in_request,
+        limit: row.limit.clone(),
+        mechanism: words::mechanism(row),
+        falsify: words::falsify(subject, row),
+        tries: words::tries(subject, row, rungs),
+        evidence: row.evidence.clone(),
+    }
+}
+
+/// Low, middle, high.
+type Bounds = (f64, f64, f64);
+
+fn bounds_of(row: &Row) -> Bounds {
+    bounds(row.recoverable(), &row.recoverable_interval())
+}
+
+fn bounds(middle: f64, interval: &Known<crate::find::SecondsInterval>) -> Bounds {
+    interval.known().map_or((middle, middle, middle), |interval| (interval.low, middle, interval.high))
+}
+
+/// Whether `one` has more to give than `other`, whatever their intervals hold.
+fn surely_more(one: &Bounds, other: &Bounds) -> bool {
+    one.0 > other.2 && one.1 > other.1
+}
+
+/// A candidate's rank among all.
+fn rank(candidate: &Candidate, all: &[Candidate]) -> u64 {
+    let of = |candidate: &Candidate| bounds(candidate.recoverable.value().unwrap_or(0.0), &candidate.interval);
+    let own = of(candidate);
+    all.iter().filter(|other| surely_more(&of(other), &own)).count() as u64 + 1
+}

@@ -1,0 +1,363 @@
+//! What is said of candidates: the mechanism, the test that could refute it, what to try, the verdict and why it is not surer.
+//! Not here: any number that is not in a row already.
+
+use crate::find::candidate::{Candidate, CandidateKind, Experiment};
+use crate::find::ranking::Ranking;
+use crate::find::request::RequestSummary;
+use crate::find::rows::{Row, whole_request};
+use crate::find::rungs::RungOffer;
+use crate::find::views::Views;
+use crate::known::Known;
+use crate::replay::floor::Limit;
+use crate::workload::{Phase, Workload};
+use std::collections::BTreeMap;
+
+/// Below this part of the processors, times are those of a busy machine.
+const BUSY: f64 = 0.9;
+/// A part of the request that no row explains and that is worth a sentence.
+const UNEXPLAINED: f64 = 0.1;
+/// Shares of an operator by two views that are farther apart are a disagreement.
+const APART: f64 = 0.1;
+
+/// What was looked at.
+pub(super) struct Subject<'a> {
+    pub(super) views: &'a Views,
+    pub(super) checkpoint: &'a str,
+    pub(super) workload: &'a Workload,
+}
+
+/// `decode q_proj: linear`; of what belongs to no phase the name alone.
+pub(super) fn titled(phase: Phase, name: &str) -> String {
+    match phase {
+        Phase::Request => name.to_owned(),
+        _ => format!("{} {name}", phase.name()),
+    }
+}
+
+fn command(views: &Views, verb: &str, words: &[&str]) -> Vec<String> {
+    let own = ["hourglass", verb].into_iter().chain(words.iter().copied()).map(str::to_owned);
+    own.chain(views.flags.iter().cloned()).collect()
+}
+
+impl Subject<'_> {
+    /// The request's lengths, logits and seed as flags, then those that every command takes.
+    fn request_command(&self, verb: &str, words: &[&str]) -> Vec<String> {
+        let Workload { context_tokens, output_tokens, logits, seed, .. } = self.workload;
+        let lengths = [context_tokens.to_string(), output_tokens.to_string(), seed.to_string()];
+        let mut all = words.to_vec();
+        all.extend(["--input-len", &lengths[0], "--output-len", &lengths[1]]);
+        all.extend(["--prefill-logits", logits.name(), "--seed", &lengths[2]]);
+        command(self.views, verb, &all)
+    }
+}
+
+/// Both rungs clocked in alternation.
+pub(super) fn try_rung(views: &Views, checkpoint: &str, rung: &str) -> Experiment {
+    let workload = views.clock.as_ref().map(|seen| &seen.record.workload);
+    let arms = ["--variant", checkpoint, "--variant", rung];
+    let command = match workload {
+        Some(workload) => Subject { views, checkpoint, workload }.request_command("bench", &arms),
+        None => command(views, "bench", &arms),
+    };
+    Experiment { command, says: format!("whether '{rung}' makes the request faster, its output checked first") }
+}
+
+/// Milliseconds, for sentences.
+pub(super) fn ms(seconds: f64) -> String {
+    let ms = seconds * 1e3;
+    if ms.abs() >= 100.0 {
+        format!("{ms:.0} ms")
+    } else if ms.abs() >= 1.0 {
+        format!("{ms:.1} ms")
+    } else {
+        format!("{ms:.3} ms")
+    }
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.1} %", 100.0 * part)
+}
+
+/// Why a row takes as long as it does.
+pub(super) fn mechanism(row: &Row) -> String {
+    let passes = row.multiplicity.passes;
+    match row.kind {
+        CandidateKind::Operator => operator(row),
+        CandidateKind::Waits => {
+            "workers that have done their share of a call wait at its barrier for the slowest one".to_owned()
+        }
+        CandidateKind::Dispatch => {
+            format!(
+                "every one of {passes} passes starts the workers and walks the program before the first call computes"
+            )
+        }
+        CandidateKind::Sampling => {
+            format!(
+                "after each of {passes} passes one thread reads all logits and chooses, and the workers wait for it"
+            )
+        }
+        CandidateKind::Tokenising => "one thread turns text into tokens and back while no worker computes".to_owned(),
+        CandidateKind::SetUp => {
+            "input and cache are made before the first pass and released after the last, by one thread".to_owned()
+        }
+        CandidateKind::Idle => match row.name.as_str() {
+            "page faults" => {
+                "memory is touched for the first time inside the request, and the system brings each page in"
+            }
+            _ => "no worker computed and no recorded cause covers the time",
+        }
+        .to_owned(),
+        CandidateKind::Machine => {
+            "the processors were taken away; a quieter machine gives the time back, a kernel does not".to_owned()
+        }
+    }
+}
+
+fn operator(row: &Row) -> String {
+    let per_pass = row.measured / row.multiplicity.passes.max(1) as f64;
+    let calls = format!("{} call{} a pass", row.multiplicity.calls, if row.multiplicity.calls == 1 { "" } else { "s" });
+    let reached = row.floor.filter(|_| row.measured > 0.0).map(|floor| percent(floor / row.measured));
+    match (row.limit.known(), reached) {
+        (Some(Limit::Memory), Some(reached)) => format!(
+            "its {calls} move {:.2} MB at {:.1} GB/s, {reached} of what this machine's memory allows for them",
+            row.bytes as f64 / 1e6,
+            row.bytes as f64 / 1e9 / per_pass.max(1e-12),
+        ),
+        (Some(Limit::Arithmetic), Some(reached)) => format!(
+            "its {calls} compute at {:.1} GFLOP/s, {reached} of what {} does here",
+            row.flops as f64 / 1e9 / per_pass.max(1e-12),
+            row.instruction_path.as_deref().unwrap_or("the fastest instruction it may use"),
+        ),
+        (Some(Limit::Dispatch), Some(reached)) => format!(
+            "its {calls} are so short that {} meetings of all workers are the least they take, {reached} of their time",
+            row.barriers
+        ),
+        _ => format!("its {calls} take {} a pass; no ceiling says what they could take", ms(per_pass)),
+    }
+}
+
+/// The cheapest command that could show that a shorter row would not help.
+pub(super) fn falsify(subject: &Subject<'_>, row: &Row) -> Experiment {
+    let (input, output) =
+        (subject.workload.context_tokens.to_string(), subject.workload.output_tokens.clamp(2, 33).to_string());
+    match row.kind {
+        CandidateKind::Operator => {
+            let case = format!("{}:{}:{input}", subject.checkpoint, row.phase.name());
+            let words = ["--case", &case, "--sensitivity", &row.operator, "--output-len", &output];
+            let says = format!(
+                "wrong if time added to '{}' hardly arrives in the request: then a faster one hardly would either",
+                row.operator
+            );
+            Experiment { command: command(subject.views, "replay", &words), says }
+        }
+        CandidateKind::Waits | CandidateKind::Idle | CandidateKind::Machine | CandidateKind::Tokenising => Experiment {
+            command: subject.request_command("timeline", &["--checkpoint", subject.checkpoint]),
+            says: "wrong if a second trace does not show it again".to_owned(),
+        },
+        CandidateKind::Dispatch | CandidateKind::Sampling => {
+            let case = format!("{}:{}:{input}", subject.checkpoint, phase_or_decode(row.phase));
+            Experiment {
+                command: command(subject.views, "replay", &["--case", &case, "--iterations", "24"]),
+                says: "wrong if twice as many rounds show less of it".to_owned(),
+            }
+        }
+        CandidateKind::SetUp => Experiment {
+            command: subject.request_command("bench", &["--variant", subject.checkpoint, "--repeats", "2"]),
+            says: "wrong if whole request less prefill and decode is shorter in new processes".to_owned(),
+        },
+    }
+}
+
+fn phase_or_decode(phase: Phase) -> &'static str {
+    if phase == Phase::Prefill { "prefill" } else { "decode" }
+}
+
+/// Rungs and kernels that exist and change this row.
+pub(super) fn tries(subject: &Subject<'_>, row: &Row, rungs: &[RungOffer]) -> Known<Vec<Experiment>> {
+    let title = titled(row.phase, &row.name);
+    let mut found: Vec<Experiment> = rungs
+        .iter()
+        .filter(|rung| rung.addresses.contains(&title))
+        .map(|rung| Experiment {
+            says: format!("'{}' changes it: {}", rung.checkpoint, rung.change),
+            command: rung.try_command.command.clone(),
+        })
+        .collect();
+    found.extend(kernels(subject, row));
+    if found.is_empty() {
+        return Known::unavailable(
+            "no rung that follows changes it, and no kernel of this operator is unused here",
+            "write one in crates/lab and find again with --solution lab",
+        );
+    }
+    Known::Is(found)
+}
+
+/// Kernels of the row's operator that run on this machine's shapes and that no checkpoint of the plan reaches.
+fn kernels(subject: &Subject<'_>, row: &Row) -> Option<Experiment> {
+    use crate::wiring_plan::Unreached;
+    let plan = &subject.views.wiring.as_ref()?.record;
+    let clock = subject.views.clock.as_ref()?;
+    let other = plan
+        .unreached
+        .iter()
+        .find(|kernel| kernel.operator == row.operator && kernel.reason == Unreached::NoCheckpoint)?;
+    let own = row.kernels.first()?.split(": ").last()?;
+    let pair = format!("{}:{own},{}:{}", row.operator, row.operator, other.kernel);
+    let words = ["--shapes", &clock.evidence.file, "--compare", &pair];
+    let mut command = vec!["hourglass".to_owned(), "replay".to_owned()];
+    command.extend(words.map(str::to_owned));
+    Some(Experiment { command, says: format!("whether {} is faster at this request's shapes", other.kernel) })
+}
+
+/// One sentence: what to change and what that could bring.
+pub(super) fn verdict(subject: &Subject<'_>, ranking: &Ranking, request: &RequestSummary) -> String {
+    let Some(first) = ranking.first() else {
+        return "Nothing can be said of where the request's time goes: no view of it beside its clock is there."
+            .to_owned();
+    };
+    let value = |candidate: &Candidate| candidate.recoverable.value().unwrap_or(0.0);
+    let name = |candidate: &Candidate| titled(candidate.phase, &candidate.name);
+    let whole = ranking.request.value().unwrap_or(0.0);
+    let gain = value(first);
+    let part = if whole > 0.0 { gain / whole } else { 0.0 };
+    let same = |other: &&Candidate| other.rank == first.rank && *other != first && other.kind != CandidateKind::Machine;
+    let alike: Vec<String> = ranking.candidates.iter().filter(same).map(name).collect();
+    let tie = match alike.as_slice() {
+        [] => String::new(),
+        [one] => format!(" It and {one} cannot be told apart."),
+        [one, rest @ ..] => format!(" It, {one} and {} more cannot be told apart.", rest.len()),
+    };
+    let visible = request.detectable_percent.known().is_none_or(|percent| part * 100.0 >= *percent);
+    let seen = if visible { "" } else { " That is less than a clock with as many repeats sees on this machine today." };
+    let limit = match (first.kind, first.limit.known()) {
+        (CandidateKind::Operator, Some(limit)) => format!(", whose floor is set by {}", limit.name()),
+        _ => String::new(),
+    };
+    format!(
+        "At '{}', {}{limit}, has most to give: at most {} of the request's {} ({}).{tie}{seen}",
+        subject.checkpoint,
+        name(first),
+        ms(gain),
+        ms(whole),
+        percent(part),
+    )
+}
+
+/// Why the verdict is not more certain.
+pub(super) fn doubts(subject: &Subject<'_>, ranking: &Ranking, request: &RequestSummary, rows: &[Row]) -> Vec<String> {
+    let views = subject.views;
+    let mut doubts = Vec::new();
+    let missing = [
+        (views.prefill.is_none(), "prefill was not replayed: its operators are in no row"),
+        (views.decode.is_none(), "decode was not replayed: its operators are in no row"),
+        (
+            whole_request(&views.timeline).is_none(),
+            "there is no timeline: waits are inside the operators' rows, and idle stretches are in no row",
+        ),
+        (views.wiring.is_none(), "there is no plan of calls: rungs and kernels to try are not known"),
+    ];
+    doubts.extend(missing.into_iter().filter(|(is, _)| *is).map(|(_, text)| format!("{text}.")));
+    let without: usize = rows.iter().filter(|row| row.kind == CandidateKind::Operator && row.floor.is_none()).count();
+    if without > 0 {
+        doubts.push(format!(
+            "{without} operator rows have no floor, as no ceiling was measured: all of their time counts as recoverable."
+        ));
+    }
+    let above: Vec<&str> = rows.iter().filter(|row| row.floor_too_high).map(|row| row.name.as_str()).collect();
+    if let Some(name) = above.first() {
+        doubts.push(format!(
+            "{} ({name}) ran faster than the floor: a ceiling is too low or a cost is wrong; `hourglass ceilings --refresh`.",
+            if above.len() == 1 { "one row".to_owned() } else { format!("{} rows", above.len()) },
+        ));
+    }
+    let whole = ranking.request.value().unwrap_or(0.0);
+    if let Some(unexplained) = ranking.unexplained.value().filter(|part| part.abs() > UNEXPLAINED * whole) {
+        doubts.push(if unexplained > 0.0 {
+            format!("{} of the request ({}) are in no row.", ms(unexplained), percent(unexplained / whole))
+        } else {
+            format!(
+                "the replayed rows sum to {} more than the request takes ({}): calls timed alone lack what the call before \
+                 leaves in the caches, or the machine was busier while they were replayed.",
+                ms(-unexplained),
+                percent(-unexplained / whole)
+            )
+        });
+    }
+    let taken = rows.iter().filter(|row| row.kind == CandidateKind::Machine).map(|row| row.measured).sum::<f64>();
+    if taken > UNEXPLAINED * whole {
+        doubts.push(format!(
+            "{} of the request ({}) nobody computed because the processors were taken away.",
+            ms(taken),
+            percent(taken / whole)
+        ));
+    }
+    if let Some(share) = request.processor_share.value().filter(|share| *share < BUSY) {
+        doubts.push(format!(
+            "the clocked workers had their processors {} of the time: other processes ran, and every time is too long.",
+            percent(share)
+        ));
+    }
+    for (seen, phase) in [(&views.prefill, Phase::Prefill), (&views.decode, Phase::Decode)] {
+        let case = super::rows::case(seen, subject.checkpoint, phase);
+        if let Some(share) = case.and_then(|case| case.replay.processor_share.value()).filter(|share| *share < BUSY) {
+            doubts.push(format!("the {} replay had its processors {} of the time.", phase.name(), percent(share)));
+        }
+    }
+    if let Known::Unavailable(missing) = &request.detectable_percent {
+        doubts.push(format!("today's noise is not known: {}.", missing.unavailable));
+    }
+    doubts.extend(disagreement(views, rows));
+    doubts
+}
+
+/// The operator whose share of the computing differs most between replay and timeline, if that is much.
+fn disagreement(views: &Views, rows: &[Row]) -> Option<String> {
+    let timeline = &whole_request(&views.timeline)?.record.summary;
+    if views.prefill.is_none() || views.decode.is_none() {
+        return None;
+    }
+    let mut shares: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.kind == CandidateKind::Operator) {
+        shares.entry(&row.traced).or_default().0 += row.measured;
+    }
+    for row in &timeline.operators {
+        let slowest = row.wall_ns.iter().copied().max().unwrap_or(0);
+        shares.entry(&row.operator).or_default().1 += slowest as f64;
+    }
+    let (replayed, traced) = shares.values().fold((0.0, 0.0), |sums, own| (sums.0 + own.0, sums.1 + own.1));
+    if replayed <= 0.0 || traced <= 0.0 {
+        return None;
+    }
+    let apart = |own: &(f64, f64)| (own.0 / replayed - own.1 / traced).abs();
+    let (name, own) = shares.iter().max_by(|a, b| apart(a.1).total_cmp(&apart(b.1)))?;
+    (apart(own) > APART).then(|| {
+        format!(
+            "the views disagree on '{name}': {} of the computing by the replay, {} by the timeline.",
+            percent(own.0 / replayed),
+            percent(own.1 / traced)
+        )
+    })
+}
+
+/// What to run next: what exists already and could gain most, then the test of the first candidate.
+pub(super) fn next(subject: &Subject<'_>, ranking: &Ranking) -> Vec<Experiment> {
+    let mut next: Vec<Experiment> = Vec::new();
+    if let Some(first) = ranking.first() {
+        next.push(first.falsify.clone());
+        next.extend(first.tries.known().into_iter().flatten().cloned());
+    }
+    next.extend(ranking.rungs.iter().map(|rung| rung.try_command.clone()));
+    let without_ceilings = subject.views.ceilings.is_none();
+    if without_ceilings {
+        let says = "what this machine can do at most, so that there are floors".to_owned();
+        next.push(Experiment { command: vec!["hourglass".to_owned(), "ceilings".to_owned()], says });
+    }
+    let mut once: Vec<Experiment> = Vec::new();
+    for experiment in next {
+        if !once.iter().any(|known| known.command == experiment.command) {
+            once.push(experiment);
+        }
+    }
+    once
+}
