@@ -13,10 +13,10 @@ use anyhow::{Context, Result};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use probe::lines::{Given, Resolved, lines_record};
+use record::Known;
 use record::capture::lines::{LinesRecord, PlaceLines};
 use record::capture::{export, placed};
 use record::trace::{write_folded, write_speedscope};
-use record::Known;
 
 use crate::failure::usage;
 use crate::{output, trace_package};

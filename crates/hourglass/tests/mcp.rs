@@ -76,7 +76,8 @@ impl Client {
         std::thread::spawn(move || {
             for line in output.lines() {
                 let line = line.unwrap();
-                let value: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("stdout is for the protocol: {line}"));
+                let value: Value =
+                    serde_json::from_str(&line).unwrap_or_else(|_| panic!("stdout is for the protocol: {line}"));
                 assert_eq!(value["jsonrpc"], "2.0", "{line}");
                 if sender.send(value).is_err() {
                     break;
@@ -195,9 +196,13 @@ fn what_is_offered_is_typed_and_marked() {
 
     let mut client = Client::new(&repository, &["--allow-run"]);
     let listed = client.request("tools/list", json!({}));
-    let runs: Vec<_> = listed["result"]["tools"].as_array().unwrap().iter().filter(|tool| {
-        tool["name"].as_str().unwrap().starts_with("run_")
-    }).cloned().collect();
+    let runs: Vec<_> = listed["result"]["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|tool| tool["name"].as_str().unwrap().starts_with("run_"))
+        .cloned()
+        .collect();
     assert!(runs.len() >= 4);
     for tool in runs {
         let hints = &tool["annotations"];
@@ -219,18 +224,27 @@ fn every_reading_tool_answers_and_names_its_evidence() {
         assert_eq!(shown["evidence"][0]["sha256"], digest, "{name}");
         assert_eq!(shown["record"]["schema"], "wiring/1");
     }
-    let calls = client.good("show_record", json!({"record": digest, "pointer": "/passes/0/calls", "page": {"limit": 3}}));
+    let calls =
+        client.good("show_record", json!({"record": digest, "pointer": "/passes/0/calls", "page": {"limit": 3}}));
     assert_eq!((&calls["from"], calls["items"].as_array().unwrap().len()), (&json!(0), 3));
-    let next = json!({"record": digest, "pointer": "/passes/0/calls", "page": {"limit": 3, "cursor": calls["next_cursor"]}});
+    let next =
+        json!({"record": digest, "pointer": "/passes/0/calls", "page": {"limit": 3, "cursor": calls["next_cursor"]}});
     assert_eq!(client.good("show_record", next)["from"], 3);
     let ladder = client.good("ladder", json!({}));
     assert!(ladder["answer"]["checkpoints"].as_array().unwrap().len() > 5 && ladder["evidence"].is_object());
-    assert!(client.good("ladder", json!({"diff": "selected"}))["command"].as_str().unwrap().contains("--diff=selected"));
-    let wiring = client.good("wiring", json!({"model": "synthetic:tiny", "checkpoint": "selected", "pointer": "/passes/0/calls"}));
+    assert!(
+        client.good("ladder", json!({"diff": "selected"}))["command"].as_str().unwrap().contains("--diff=selected")
+    );
+    let wiring = client
+        .good("wiring", json!({"model": "synthetic:tiny", "checkpoint": "selected", "pointer": "/passes/0/calls"}));
     assert!(wiring["total"].as_u64().unwrap() > 3);
     assert!(client.good("explain", json!({}))["titles"].as_array().unwrap().len() > 10);
     let about = client.good("explain", json!({"topic": "sensitivity"}));
     assert!(about["titles"][0].as_str().unwrap().starts_with("sensitivity.md"), "{about}");
+    let (before, after) = (json!(digest), json!("runs/a/wiring.json#selected"));
+    let words = client.bad("compare", json!({"before": before, "after": after}));
+    assert!(words.contains("wiring"), "{words}");
+    assert!(client.bad("ledger_list", json!({})).contains("ledger.jsonl"));
     assert!(client.bad("find_result", json!({})).contains("no find record"));
     assert_eq!(client.end().0, Some(0));
 }
@@ -267,6 +281,10 @@ fn wrong_and_hostile_arguments_are_errors_of_the_tool_with_a_remedy() {
         ("show_record", json!({"record": "x".repeat(100_000)}), "nothing of that name"),
         ("show_record", json!({"record": id, "pointer": "passes"}), "begins with '/'"),
         ("show_record", json!({"record": id, "pointer": "/passes/99/calls"}), "/passes has 2 items"),
+        ("compare", json!({"before": "../x", "after": id}), "without '..'"),
+        ("compare", json!({"before": "/etc", "after": id}), "outside"),
+        ("compare", json!({"before": id, "after": id, "gates": ["decode.ratio >"]}), "--gate"),
+        ("ledger_show", json!({"id": "--json"}), "ledger"),
         ("ladder", json!({"diff": "--help"}), "--help"),
         ("ladder", json!({"diff": "nothing"}), "nothing"),
         ("wiring", json!({"checkpoint": "--json"}), "--json"),
@@ -289,7 +307,8 @@ fn wrong_and_hostile_arguments_are_errors_of_the_tool_with_a_remedy() {
     assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
     assert!(unknown["error"]["message"].as_str().unwrap().contains("list_records"));
     // Nothing came of the runs that were refused.
-    let runs: Vec<_> = fs::read_dir(repository.path(".hourglass/runs")).unwrap().map(|run| run.unwrap().file_name()).collect();
+    let runs: Vec<_> =
+        fs::read_dir(repository.path(".hourglass/runs")).unwrap().map(|run| run.unwrap().file_name()).collect();
     assert_eq!(runs.len(), 2, "{runs:?}");
     // What is no request is no reason to end.
     for garbage in ["", "{", "[]", "null", r#"{"jsonrpc": "2.0"}"#, &"x".repeat(1 << 20)] {
@@ -308,7 +327,8 @@ fn a_large_record_is_shown_in_parts() {
     repository.write(".hourglass/too-large.json", vec![b' '; (64 << 20) + 1]);
     let mut client = Client::new(&repository, &[]);
     let listed = client.good("list_records", json!({}));
-    let too_large = listed["records"].as_array().unwrap().iter().find(|record| record["path"] == "too-large.json").unwrap();
+    let too_large =
+        listed["records"].as_array().unwrap().iter().find(|record| record["path"] == "too-large.json").unwrap();
     assert_eq!(too_large["state"], "unreadable");
     let answer = client.call("show_record", json!({"record": "large.json"}));
     assert!(answer.to_string().len() < 100_000, "{} bytes", answer.to_string().len());
@@ -353,7 +373,9 @@ fn a_run_can_be_cancelled_and_no_two_run_at_once() {
         }
     };
     assert_eq!(progress["params"]["progressToken"], "p");
-    assert!(progress["params"]["total"].as_f64() == Some(900.0) && progress["params"]["progress"].as_f64() >= Some(1.0));
+    assert!(
+        progress["params"]["total"].as_f64() == Some(900.0) && progress["params"]["progress"].as_f64() >= Some(1.0)
+    );
     let small = json!({"cases": ["selected:decode:16"], "model": "synthetic:tiny", "iterations": 1});
     assert!(client.bad("run_replay", small.clone()).contains("bench is being measured"));
     // Reading goes on meanwhile.
@@ -415,7 +437,9 @@ fn a_signal_ends_it_and_the_run() {
 #[test]
 fn the_official_client_can_use_it() {
     let python = root().join(".venv-viewers/bin/python");
-    let has_it = |python: &Path| Command::new(python).args(["-c", "import mcp"]).output().is_ok_and(|output| output.status.success());
+    let has_it = |python: &Path| {
+        Command::new(python).args(["-c", "import mcp"]).output().is_ok_and(|output| output.status.success())
+    };
     if !has_it(&python) {
         let how = "run peers/viewers/setup.sh, which puts it into .venv-viewers/";
         assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "the protocol's client is not here: {how}");

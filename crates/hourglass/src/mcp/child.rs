@@ -1,5 +1,6 @@
 //! A child process of this same binary: bounded in time and output, ended when it is no longer wanted.
-//! Not here: which verbs are started, and what becomes of their output.
+//! Not here: which verbs are started, what becomes of their output, and the children of a person's commands
+//! (`crate::child`), which end by Ctrl-C and have no limit.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -11,6 +12,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::tool::{Job, Progress};
+use crate::child::own_program;
 
 /// Bytes of an output that are kept; a record is never larger.
 const MAX_OUTPUT: usize = record::MAX_RECORD_BYTES;
@@ -55,9 +57,7 @@ impl Finished {
 /// # Errors
 /// It cannot be started.
 pub(super) fn run(arguments: &[String], what: &str, limit: Duration, job: &Job) -> Result<Finished> {
-    let program =
-        std::env::current_exe().context("the path of this program is not known, so it cannot be started again")?;
-    let mut child = Command::new(program)
+    let mut child = Command::new(own_program())
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -55,6 +55,44 @@ pub(super) fn tools() -> Vec<Tool> {
         ),
         Tool::new(
             [
+                "compare",
+                "Compare two sides",
+                "What two sides of one workload say about a change, view by view, and which outcome it is: the target fell and \
+                 the request got faster, and how much arrived; it fell and the request did not move; the request got slower, \
+                 and which group grew. Refuses sides whose workloads differ, naming the fields.",
+            ],
+            false,
+            compare,
+        ),
+        Tool::new(
+            [
+                "ledger_list",
+                "Decisions",
+                "Every decision in the repository's ledger and how it came out: kept, rejected, inconclusive, conditional, open.",
+            ],
+            false,
+            ledger_list,
+        ),
+        Tool::new(
+            [
+                "ledger_show",
+                "One decision",
+                "One decision of the ledger: what dominated, the one change, its rules, every number that judged it, its notes.",
+            ],
+            false,
+            ledger_show,
+        ),
+        Tool::new(
+            [
+                "ledger_verify",
+                "Verify the ledger",
+                "Checks the ledger's chain of hashes and the records that it rests on; says what was changed, moved or is missing.",
+            ],
+            false,
+            ledger_verify,
+        ),
+        Tool::new(
+            [
                 "ladder",
                 "Checkpoints",
                 "The ladder of checkpoints: parent, the one change, the hypothesis that could fail, place in the source; or, \
@@ -241,6 +279,80 @@ fn newest_find(work: &Workplace) -> Result<Selected> {
             work.place.store.root().display()
         ))),
     }
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Compare {
+    /// The side before the change: an evidence id, or a path of a record or a folder of records. With #NAME after it only
+    /// what is of that checkpoint or arm: two arms of one bench record are the best evidence.
+    before: String,
+    /// The side after it, in the same form.
+    after: String,
+    /// The group of operators that the change was aimed at; the largest unless given.
+    target: Option<String>,
+    /// Conditions that are asked of the comparison, e.g. 'decode.ratio > 97 %'; exit_code is 1 unless all hold.
+    gates: Option<Vec<String>>,
+    /// A JSON pointer into the record.
+    pointer: Option<String>,
+    #[serde(default)]
+    page: Page,
+}
+
+fn compare(work: &Workplace, arguments: Compare, job: &Job) -> Result<Answer> {
+    let mut command = vec!["compare".to_owned()];
+    command.extend(arguments.target.map(|target| format!("--target={target}")));
+    command.extend(arguments.gates.iter().flatten().map(|gate| format!("--gate={gate}")));
+    command.extend(["--".to_owned(), side(work, &arguments.before)?, side(work, &arguments.after)?]);
+    ask(command, arguments.pointer.as_deref(), &arguments.page, job)
+}
+
+/// A side as the verb takes it: `PATH` or `PATH#NAME`.
+fn side(work: &Workplace, given: &str) -> Result<String> {
+    let (name, of) = match given.split_once('#') {
+        Some((name, of)) => (name, format!("#{of}")),
+        None => (given, String::new()),
+    };
+    let folder = work.place.inside(name).ok().filter(|path| path.is_dir());
+    let path = match folder {
+        Some(folder) => folder,
+        // Absolute, so that it is no flag and does not depend on the working directory.
+        None => work.place.record(name)?.path.canonicalize()?,
+    };
+    Ok(format!("{}{of}", path.display()))
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct LedgerAll {
+    #[serde(default)]
+    page: Page,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct LedgerOne {
+    /// The id of the decision, or its beginning.
+    id: String,
+    #[serde(default)]
+    page: Page,
+}
+
+fn ledger_list(work: &Workplace, arguments: LedgerAll, job: &Job) -> Result<Answer> {
+    ask(decide(work, &["list"]), None, &arguments.page, job)
+}
+
+fn ledger_show(work: &Workplace, arguments: LedgerOne, job: &Job) -> Result<Answer> {
+    ask(decide(work, &["show", "--", &arguments.id]), None, &arguments.page, job)
+}
+
+fn ledger_verify(work: &Workplace, arguments: LedgerAll, job: &Job) -> Result<Answer> {
+    ask(decide(work, &["verify"]), None, &arguments.page, job)
+}
+
+fn decide(work: &Workplace, words: &[&str]) -> Vec<String> {
+    let folder = format!("--dir={}", work.place.store.root().display());
+    ["decide", &folder].into_iter().chain(words.iter().copied()).map(str::to_owned).collect()
 }
 
 #[derive(Deserialize, JsonSchema)]

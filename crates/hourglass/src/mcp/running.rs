@@ -30,6 +30,16 @@ pub(super) fn tools() -> Vec<Tool> {
         ),
         Tool::new(
             [
+                "run_capture",
+                "Capture one step",
+                "Samples one steady step after warm-up and reduces the samples to kernels, counters and source lines; answers \
+                 with the tables and the evidence ids of the records. Nothing in a capture is a latency.",
+            ],
+            true,
+            run_capture,
+        ),
+        Tool::new(
+            [
                 "run_find",
                 "Find the next bottleneck",
                 "Measures one request in every view and ranks what could be gained; answers with the ranking and the evidence \
@@ -92,7 +102,57 @@ fn run_bench(work: &Workplace, arguments: RunBench, job: &Job) -> Result<Answer>
     }
     flags.extend(number("repeats", arguments.repeats));
     flags.extend(number("warmup", arguments.warmup));
-    measure(work, "bench", flags, arguments.time_limit_s, job)
+    Run { work, verb: "bench", flags, time_limit_s: arguments.time_limit_s }.measure(job)
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Step {
+    Prefill,
+    Decode,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct RunCapture {
+    /// A checkpoint of the ladder; the newest unless given.
+    checkpoint: Option<String>,
+    /// synthetic:NAME, a name in the local hub cache, or a path below the repository; synthetic:qwen3-0.6b unless given.
+    model: Option<String>,
+    /// Which step; decode unless given.
+    phase: Option<Step>,
+    /// A prefill of so many rows, or a decode step that reaches this context.
+    tokens: Option<u32>,
+    /// Seconds after which it is ended; no more than the server allows.
+    time_limit_s: Option<u32>,
+}
+
+fn run_capture(work: &Workplace, arguments: RunCapture, job: &Job) -> Result<Answer> {
+    let mut flags = shared(work, &arguments.model, None, None)?;
+    flags.extend(text("checkpoint", &arguments.checkpoint));
+    flags.extend(number("tokens", arguments.tokens));
+    flags.extend(arguments.phase.map(|phase| match phase {
+        Step::Prefill => "--phase=prefill".to_owned(),
+        Step::Decode => "--phase=decode".to_owned(),
+    }));
+    let place = |flag: &str, folder: &Path, file: &str| format!("--{flag}={}", folder.join(file).display());
+    let outputs = |folder: &Path| {
+        vec![
+            place("trace", folder, "capture.trace"),
+            place("metadata", folder, "capture-metadata.json"),
+            place("manifest", folder, "capture.manifest.sha256"),
+        ]
+    };
+    let reduce = |folder: &Path| {
+        Some(vec![
+            "reduce".to_owned(),
+            place("trace", folder, "capture.trace"),
+            place("capture-metadata", folder, "capture-metadata.json"),
+            place("manifest", folder, "capture.manifest.sha256"),
+            place("output", folder, "capture.json"),
+        ])
+    };
+    Run { work, verb: "capture", flags, time_limit_s: arguments.time_limit_s }.measure_into(job, outputs, reduce)
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -106,6 +166,8 @@ struct RunFind {
     input_len: Option<u32>,
     /// Tokens to generate.
     output_len: Option<u32>,
+    /// At most a minute in place of five: fewer repeats, no capture.
+    quick: Option<bool>,
     /// Seconds after which it is ended; no more than the server allows.
     time_limit_s: Option<u32>,
 }
@@ -113,7 +175,15 @@ struct RunFind {
 fn run_find(work: &Workplace, arguments: RunFind, job: &Job) -> Result<Answer> {
     let mut flags = shared(work, &arguments.model, arguments.input_len, arguments.output_len)?;
     flags.extend(text("checkpoint", &arguments.checkpoint));
-    measure(work, "find", flags, arguments.time_limit_s, job)
+    if arguments.quick.unwrap_or(false) {
+        flags.push("--quick".to_owned());
+    }
+    let outputs = |folder: &Path| {
+        // It makes the folder itself, and refuses one that is there.
+        let _ = std::fs::remove_dir(folder);
+        vec![format!("--out={}", folder.display())]
+    };
+    Run { work, verb: "find", flags, time_limit_s: arguments.time_limit_s }.measure_into(job, outputs, |_| None)
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -133,7 +203,7 @@ fn run_replay(work: &Workplace, arguments: RunReplay, job: &Job) -> Result<Answe
     let mut flags = shared(work, &arguments.model, None, None)?;
     flags.extend(arguments.cases.iter().flatten().map(|case| format!("--case={case}")));
     flags.extend(number("iterations", arguments.iterations));
-    measure(work, "replay", flags, arguments.time_limit_s, job)
+    Run { work, verb: "replay", flags, time_limit_s: arguments.time_limit_s }.measure(job)
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -154,7 +224,7 @@ struct RunTimeline {
 fn run_timeline(work: &Workplace, arguments: RunTimeline, job: &Job) -> Result<Answer> {
     let mut flags = shared(work, &arguments.model, arguments.input_len, arguments.output_len)?;
     flags.extend(text("checkpoint", &arguments.checkpoint));
-    measure(work, "timeline", flags, arguments.time_limit_s, job)
+    Run { work, verb: "timeline", flags, time_limit_s: arguments.time_limit_s }.measure(job)
 }
 
 /// `--flag=value`, so that no value can be taken for another flag. Nothing is downloaded.
@@ -176,25 +246,56 @@ fn text(flag: &str, value: &Option<String>) -> Option<String> {
     value.as_ref().map(|value| format!("--{flag}={value}"))
 }
 
-/// Runs `verb` with a new folder for its record, and answers with what it printed and what it left.
-fn measure(work: &Workplace, verb: &str, flags: Vec<String>, asked_s: Option<u32>, job: &Job) -> Result<Answer> {
-    let limit = match asked_s {
-        Some(0) => return Err(usage("time_limit_s 0: expected at least 1")),
-        Some(seconds) => Duration::from_secs(seconds.into()).min(work.limit),
-        None => work.limit,
-    };
-    let _measuring = work.measure(verb)?;
-    let folder = work.place.writable()?.new_run(verb)?;
-    let mut command = vec![verb.to_owned()];
-    command.extend(flags);
-    command.push(format!("--json-output={}", folder.join(format!("{verb}.json")).display()));
-    let finished = child::run(&command, verb, limit, job);
-    let files = left(work, &folder);
-    if files.is_empty() {
-        // Nothing came of it: no trace of it stays. A file that is no record keeps the folder.
-        let _ = std::fs::remove_dir(&folder);
+/// What a run of a verb needs beside its own flags.
+struct Run<'a> {
+    work: &'a Workplace,
+    verb: &'static str,
+    flags: Vec<String>,
+    /// Seconds that the caller allows.
+    time_limit_s: Option<u32>,
+}
+
+impl Run<'_> {
+    /// Runs the verb, whose record goes into a new folder by `--json-output`.
+    fn measure(self, job: &Job) -> Result<Answer> {
+        let file = format!("{}.json", self.verb);
+        self.measure_into(job, |folder| vec![format!("--json-output={}", folder.join(&file).display())], |_| None)
     }
-    answer(&command, &folder, &finished?, files, limit)
+
+    /// Runs the verb with the flags that `outputs` makes of the new folder, then the command that `after` makes of it; answers
+    /// with what they printed and what they left.
+    fn measure_into(
+        self,
+        job: &Job,
+        outputs: impl FnOnce(&Path) -> Vec<String>,
+        after: impl FnOnce(&Path) -> Option<Vec<String>>,
+    ) -> Result<Answer> {
+        let Run { work, verb, flags, time_limit_s } = self;
+        let limit = match time_limit_s {
+            Some(0) => return Err(usage("time_limit_s 0: expected at least 1")),
+            Some(seconds) => Duration::from_secs(seconds.into()).min(work.limit),
+            None => work.limit,
+        };
+        let _measuring = work.measure(verb)?;
+        let folder = work.place.writable()?.new_run(verb)?;
+        let command: Vec<String> = [verb.to_owned()].into_iter().chain(flags).chain(outputs(&folder)).collect();
+        let mut finished = child::run(&command, verb, limit, job);
+        if let Ok(first) = &mut finished
+            && (first.ended, first.code) == (Ended::ByItself, Some(0))
+            && let Some(next) = after(&folder)
+        {
+            let Finished { code, stdout, stderr, ended } = child::run(&next, &next[0], limit, job)?;
+            (first.code, first.ended) = (code, ended);
+            first.stdout += &stdout;
+            first.stderr += &stderr;
+        }
+        let files = left(work, &folder);
+        if files.is_empty() {
+            // Nothing came of it: no trace of it stays. A file that is no record keeps the folder.
+            let _ = std::fs::remove_dir(&folder);
+        }
+        answer(&command, &folder, &finished?, files, limit)
+    }
 }
 
 /// A record that a run left.
