@@ -27,6 +27,11 @@ fn schemas() -> Result<Vec<(PathBuf, String)>> {
         ("wiring-1", record::schema::<record::WiringPlan>()),
     ];
     let written = kinds.into_iter().map(|(name, schema)| {
+    let kinds = record::KINDS.iter().map(|kind| (kind.schema.replace('/', "-"), (kind.json_schema)()));
+    // Lines that processes write, which are no record.
+    let child = ("bench-child-1".to_owned(), record::bench::child_schema());
+    let all = kinds.chain([child]);
+    let written = all.map(|(name, schema)| {
         let text = serde_json::to_string_pretty(&schema).context("a schema is JSON")? + "\n";
         Ok((crate::root().join(format!("schemas/{name}.json")), text))
     });

@@ -2,11 +2,11 @@
 //! Not here: the commands (`find/plan`), running them (`find/walk`), reading their records (`find/folder`), the ranking
 //! (`record::find`), what is printed (`find/table`).
 
-mod climb;
+pub(crate) mod climb;
 mod folder;
 mod plan;
 mod shape;
-mod table;
+pub(crate) mod table;
 mod walk;
 
 pub(crate) use table::head;

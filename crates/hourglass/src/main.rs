@@ -17,6 +17,7 @@ mod interrupt;
 mod ladder;
 mod lines;
 mod load;
+mod mcp;
 mod npy;
 mod output;
 mod progress;
@@ -80,6 +81,8 @@ enum Verb {
     Report(report::Args),
     /// What has been measured and kept: list, show, export, clear away
     Records(records::Args),
+    /// The records and analyses as tools for coding agents (Model Context Protocol on stdin and stdout)
+    Mcp(mcp::Args),
     /// The checkpoints: parent, change, hypothesis, place in the source
     Ladder(ladder::Args),
     /// What this machine can do at most: bytes and operations per second, barriers, dispatch
@@ -117,6 +120,7 @@ fn main() -> ExitCode {
         Verb::Decide(args) => decide::run(&args),
         Verb::Report(args) => report::run(args),
         Verb::Records(args) => records::run(args),
+        Verb::Mcp(args) => mcp::run(args),
         Verb::Ladder(args) => ladder::run(args),
         Verb::Ceilings(args) => ceilings::run(args),
         Verb::Wiring(args) => wiring::run(args),

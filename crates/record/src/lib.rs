@@ -50,11 +50,11 @@ pub use decision::{DecisionError, DecisionRecord, Evidence, Outcome, Words, deci
 pub use evidence::{EVIDENCE_ID_DIGITS, EvidenceRef, NoDigest, file_digest};
 pub use find::FindRecord;
 pub use identity::{canonical_json, identity};
-pub use kinds::{Verified, verify};
+pub use kinds::{KINDS, KNOWN_SCHEMAS, Kind, Verified, verify};
 pub use known::{Known, Unavailable};
 pub use protocol::Protocol;
 pub use quantity::{Quantity, QuantityError, Reading, Unit};
-pub use read::{KNOWN_SCHEMAS, MAX_RECORD_BYTES, ReadError, Record, StoredId, read, schema, schema_in};
+pub use read::{MAX_RECORD_BYTES, ReadError, Record, StoredId, read, schema, schema_in};
 pub use replay::cases::{CeilingsUsed, ReplayCase, ReplayRecord};
 pub use replay::clocked::ClockedRequest;
 pub use replay::compare::{Arrival, Change, ComparisonError, ReplayComparison, Side, compare_replays};

@@ -1,11 +1,6 @@
 //! Reading records: ours, older ones, and whatever else somebody passes in. Never a panic, never a guess.
 //! What a record holds is in its own file: `bench/`, `find.rs`, `replay/`, ...
 
-use crate::bench::BenchRecord;
-use crate::capture::CaptureMetadata;
-use crate::capture::lines::LinesRecord;
-use crate::capture::reduced::CaptureRecord;
-use crate::ceilings::Ceilings;
 use crate::check::Check;
 use crate::climb::ClimbRecord;
 use crate::compare::ComparisonRecord;
@@ -17,6 +12,7 @@ use crate::sensitivity::SensitivityRecord;
 use crate::shapes::ShapeStudy;
 use crate::timeline::TimelineRecord;
 use crate::wiring_plan::WiringPlan;
+use crate::kinds::KNOWN_SCHEMAS;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::Deserialize;

@@ -3,7 +3,7 @@
 //! (`climb/table.rs`).
 
 mod decision;
-mod table;
+pub(crate) mod table;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -34,7 +34,7 @@ pub(super) fn opening(description: &str, is_default: bool) -> String {
 }
 
 /// Everything found.
-pub(super) fn text(record: &FindRecord, directory: &Path) -> String {
+pub(crate) fn text(record: &FindRecord, directory: &Path) -> String {
     let mut text = String::new();
     match &record.ranking {
         Known::Is(ranking) => {

@@ -88,10 +88,10 @@ impl Document {
         let mut seen = HashSet::new();
         checked.retain(|record| seen.insert(record.sha256.clone()));
         let names = short_names(&checked.iter().map(|record| record.path.as_path()).collect::<Vec<_>>());
-        let located = |checked: &'_ Checked| -> Located<'_> {
-            Located { record: &checked.record, folder: checked.path.parent().unwrap_or(Path::new("")) }
-        };
-        let sources = sources::of(checked.iter().map(located));
+        let sources = sources::of(checked.iter().map(|checked| Located {
+            record: &checked.record,
+            folder: checked.path.parent().unwrap_or(Path::new("")),
+        }));
         let entry = |(index, (record, name)): (usize, (Checked, String))| Entry {
             index,
             name,
@@ -154,7 +154,8 @@ mod tests {
 
     #[test]
     fn names_are_as_short_as_tells_them_apart() {
-        let paths = ["/a/before/bench.json", "/a/after/bench.json", "/a/after/replay.json", "replay.json"].map(Path::new);
+        let paths =
+            ["/a/before/bench.json", "/a/after/bench.json", "/a/after/replay.json", "replay.json"].map(Path::new);
         let names = short_names(&paths);
         assert_eq!(names, ["before/bench.json", "after/bench.json", "after/replay.json", "replay.json"]);
     }
