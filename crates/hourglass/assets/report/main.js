@@ -65,7 +65,7 @@ function build() {
     document.getElementById("contents").append(h("ol", {}, contents));
     document.title = `Hourglass report: ${document.querySelector("h1").textContent}`;
     // On paper, what is folded away is shown.
-    const folded = () => [...document.querySelectorAll("details:not([open])")];
+    const folded = () => [...document.querySelectorAll("details:not([open], .aside)")];
     let opened = [];
     addEventListener("beforeprint", () => {
         opened = folded();

@@ -107,7 +107,7 @@ function counterTables(record) {
     const tree = known(record.counters);
     if (!tree) return h("p", { class: "small" }, "Counters: ", missingWord(record.counters), ` ${record.counters.unavailable}. To get them: `, prose(record.counters.how_to_get), ".");
     const simulated = known(tree.simulated);
-    return details("Counters",
+    return aside("Counters",
         table(tree.rows, [
             { head: "Counter", of: (row) => h("code", {}, row.name) },
             { head: "Counted by", of: (row) => words(row.kind) },
@@ -134,7 +134,7 @@ function instructionTables(record) {
     if (!tree) return h("p", { class: "small" }, "Instructions of the hot loops: ", missingWord(record.instructions), ` ${record.instructions.unavailable}. To get them: `, prose(record.instructions.how_to_get), ".");
     const loops = tree.kernels.filter((row) => known(row.hot_loop));
     if (loops.length === 0) return null;
-    return details("Instructions of the hot loops", h("p", { class: "small" }, tree.skid), loops.map((row) => [
+    return aside("Instructions of the hot loops", h("p", { class: "small" }, tree.skid), loops.map((row) => [
         h("h4", {}, `${row.operator}: ${row.kernel}`),
         h("p", { class: "small" }, `${plural(row.hot_loop.instructions, "instruction")}, ${plural(row.hot_loop.samples, "sample")} of the kernel's ${count(row.hot_loop.kernel_samples)}. Multiplies with `, text(row.multiplies_with), "."),
         table(row.hot_loop.classes, [
