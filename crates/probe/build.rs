@@ -1,6 +1,11 @@
-//! Tells the crate which commit it is built from, where git knows; a build without git says so in its records.
+//! Tells the crate which commit it is built from, where git knows (a build without git says so in its records), and the
+//! SHA-256 of every source file of this repository that the binary is compiled from, so that a view can tell whether a file is
+//! still the one that was measured.
 
-use std::path::Path;
+use sha2::{Digest, Sha256};
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn git(arguments: &[&str]) -> Option<String> {
@@ -9,15 +14,59 @@ fn git(arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-fn main() {
+/// Adds the `.rs` files of `folder` and below, as paths from the repository's root.
+fn add(folder: &str, files: &mut Vec<String>) -> std::io::Result<()> {
+    for entry in fs::read_dir(Path::new(ROOT).join(folder))? {
+        let entry = entry?;
+        let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
+        if entry.file_type()?.is_dir() {
+            add(&path, files)?;
+        } else if path.ends_with(".rs") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+const ROOT: &str = "../..";
+
+/// Sorted lines of digest, two spaces, path: what `record::capture::manifest` reads.
+fn sources() -> Result<String, Box<dyn Error>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir("..")? {
+        let name = entry?.file_name();
+        let folder = format!("crates/{}", name.to_string_lossy());
+        if Path::new(ROOT).join(&folder).join("src").is_dir() {
+            add(&format!("{folder}/src"), &mut files)?;
+        }
+        let script = format!("{folder}/build.rs");
+        if Path::new(ROOT).join(&script).is_file() {
+            files.push(script);
+        }
+    }
+    files.sort_unstable();
+    let mut text = String::new();
+    for file in files {
+        for byte in Sha256::digest(fs::read(Path::new(ROOT).join(&file))?) {
+            text.push_str(&format!("{byte:02x}"));
+        }
+        text.push_str(&format!("  {file}\n"));
+    }
+    Ok(text)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=build.rs");
-    let Some(commit) = git(&["rev-parse", "HEAD"]) else { return };
+    // Every crate's folder, so that a changed source is hashed again.
+    println!("cargo:rerun-if-changed=..");
+    fs::write(PathBuf::from(std::env::var("OUT_DIR")?).join("sources.sha256"), sources()?)?;
+    let Some(commit) = git(&["rev-parse", "HEAD"]) else { return Ok(()) };
     println!("cargo:rustc-env=HOURGLASS_COMMIT={commit}");
     // Dirty is what differs among the files that the binary is made of, new ones included.
     if let Some(changes) = git(&["status", "--porcelain", "--", "..", "../../Cargo.toml", "../../Cargo.lock"]) {
         println!("cargo:rustc-env=HOURGLASS_DIRTY={}", !changes.is_empty());
     }
-    for file in ["..", "../../Cargo.toml", "../../Cargo.lock"] {
+    for file in ["../../Cargo.toml", "../../Cargo.lock"] {
         println!("cargo:rerun-if-changed={file}");
     }
     // A commit moves both.
@@ -26,4 +75,5 @@ fn main() {
             println!("cargo:rerun-if-changed={path}");
         }
     }
+    Ok(())
 }

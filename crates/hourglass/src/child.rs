@@ -3,7 +3,7 @@
 
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -33,17 +33,22 @@ pub(crate) fn own_program() -> PathBuf {
     if own.exists() { own } else { std::env::current_exe().unwrap_or_else(|_| PathBuf::from("hourglass")) }
 }
 
-/// Runs `words` (without the program's name) to their end, stdout thrown away. `tick` is called about ten times a second.
+/// Runs `words` (without the program's name) to their end; stdout goes to a new file, or nowhere. `tick` is called about ten
+/// times a second.
 ///
 /// # Errors
-/// It cannot be started.
-pub(crate) fn run(words: &[String], tick: &mut dyn FnMut()) -> std::io::Result<Ended> {
+/// It cannot be started, or the file made.
+pub(crate) fn run(words: &[String], stdout: Option<&Path>, tick: &mut dyn FnMut()) -> std::io::Result<Ended> {
     let start = Instant::now();
+    let answer = match stdout {
+        Some(path) => Stdio::from(std::fs::File::create_new(path)?),
+        None => Stdio::null(),
+    };
     // A group of its own: Ctrl-C reaches this process, which passes it on once; what the child started ends with it.
     let mut child = Command::new(own_program())
         .args(words)
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
+        .stdout(answer)
         .stderr(Stdio::piped())
         .process_group(0)
         .spawn()?;

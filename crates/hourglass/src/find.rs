@@ -2,6 +2,7 @@
 //! Not here: the commands (`find/plan`), running them (`find/walk`), reading their records (`find/folder`), the ranking
 //! (`record::find`), what is printed (`find/table`).
 
+mod climb;
 mod folder;
 mod plan;
 mod shape;
@@ -19,6 +20,7 @@ use record::{FindRecord, Phase};
 
 use crate::failure::{INTERRUPTED, usage};
 use crate::load::{DEFAULT_MODEL, MachineArgs, ModelArgs};
+use crate::replay::record_bytes;
 use crate::request::{PrefillLogits, Work};
 use crate::store::Store;
 use crate::{interrupt, output, request};
@@ -63,10 +65,18 @@ pub(crate) struct Args {
     /// The folder to make for the records and report.html [default: .hourglass/runs/TIME-find]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Rank the records in this folder again, without measuring
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "quick", "workload", "input_len", "output_len",
-        "prefill_logits", "seed", "ceilings", "ModelArgs", "MachineArgs", "checkpoint"])]
-    from: Option<PathBuf>,
+    /// Rank the records in this folder again, without measuring; with --climb: the first rung [default: kv-cache]
+    #[arg(long, value_name = "DIR|RUNG")]
+    from: Option<String>,
+    /// Walk the ladder: at each rung find, predict, clock it against the next, decide
+    #[arg(long, conflicts_with_all = ["quick", "checkpoint"])]
+    climb: bool,
+    /// With --climb: the last rung [default: fast]
+    #[arg(long, value_name = "RUNG", requires = "climb")]
+    to: Option<String>,
+    /// Go on with the climb in this folder; steps whose records are whole are not measured again
+    #[arg(long, value_name = "DIR", requires = "climb", conflicts_with = "out")]
+    resume: Option<PathBuf>,
     /// Write the ranking to this file too
     #[arg(long, value_name = "FILE")]
     json_output: Option<PathBuf>,
@@ -76,14 +86,19 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
-    if let Some(from) = &args.from {
-        return again(&args, from);
+    if let Some(from) = args.from.as_ref().filter(|_| !args.climb) {
+        args.refuse_beside_from()?;
+        return again(&args, Path::new(from));
     }
     let shape = Shape::of(&args)?;
     // Before any work: a wrong flag costs nothing.
     let options = args.machine.options("--checkpoint", &args.checkpoint)?;
     let checkpoint = options.checkpoint.name.to_owned();
-    let record_file = output::create_if_asked("--json-output", args.json_output.as_deref())?;
+    let ceilings = args.ceilings.as_deref().filter(|path| *path != Path::new("none"));
+    if let Some(path) = ceilings {
+        record::read::<record::Ceilings>(&format!("--ceilings {}", path.display()), &record_bytes("--ceilings", path)?)
+            .map_err(|error| usage(error.to_string()))?;
+    }
     let model = ModelArgs { model: shape.model.clone(), offline: args.model.offline };
     let files = model.open(Some(DEFAULT_MODEL))?;
     request::check_positions(shape.input_len, shape.output_len, &files)?;
@@ -97,6 +112,11 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         seed: shape.seed,
     };
     let workload = request::workload(&files, &work)?;
+    if args.climb {
+        let flags = plan::flags(&model, &args.machine)?;
+        return climb::run(climb::Asked { args: &args, shape: &shape, flags, workload });
+    }
+    let record_file = output::create_if_asked("--json-output", args.json_output.as_deref())?;
     let protocol = FindProtocol {
         checkpoint: checkpoint.clone(),
         quick: args.quick,
@@ -120,7 +140,32 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let folder = Folder::read(&directory, &checkpoint, protocol.flags.clone(), &args.machine.solution.registry());
     let record = folder.record(workload, protocol, steps)?;
     output::OutputFile::create("--out", &directory.join("find.json"))?.finish_with_json(&record)?;
+    walk::report(&directory);
     finish(&args, &record, record_file, &directory)
+}
+
+impl Args {
+    /// # Errors
+    /// A flag that measures, beside a folder that has been measured.
+    fn refuse_beside_from(&self) -> Result<()> {
+        let given = [
+            ("--out", self.out.is_some()),
+            ("--quick", self.quick),
+            ("--workload", self.workload.is_some()),
+            ("--input-len", self.input_len.is_some()),
+            ("--output-len", self.output_len.is_some()),
+            ("--prefill-logits", self.prefill_logits.is_some()),
+            ("--seed", self.seed.is_some()),
+            ("--ceilings", self.ceilings.is_some()),
+            ("--model", self.model.model.is_some()),
+        ];
+        match given.into_iter().find(|(_, is)| *is) {
+            Some((flag, _)) => Err(usage(format!(
+                "{flag} beside --from, which measures nothing and ranks the folder's own request; leave one of them out"
+            ))),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Ranks what a folder holds.

@@ -159,6 +159,18 @@ impl EngineArgs {
         options.checkpoint.resolve(options.controls).map_err(usage)?;
         Ok(options)
     }
+
+    /// The checkpoint and its switches as flags again, for a process of this same program.
+    pub(crate) fn chosen(&self) -> Vec<(&'static str, String)> {
+        let switches = [
+            ("--capacity-cache", self.capacity_cache),
+            ("--register-cached-rmsnorm", self.register_cached_rmsnorm),
+            ("--tiled-prefill", self.tiled_prefill),
+        ];
+        let on_off = |switch: OnOff| if switch.is_on() { "on" } else { "off" }.to_owned();
+        let given = switches.into_iter().filter_map(|(name, switch)| Some((name, on_off(switch?))));
+        std::iter::once(("--checkpoint", self.checkpoint.clone())).chain(given).collect()
+    }
 }
 
 impl MachineArgs {

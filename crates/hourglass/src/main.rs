@@ -2,6 +2,7 @@
 //! Not here: what a verb does (one file each), the engine, measurements.
 
 mod bench;
+mod capture;
 mod ceilings;
 mod chat;
 mod child;
@@ -12,6 +13,7 @@ mod find;
 mod input;
 mod interrupt;
 mod ladder;
+mod lines;
 mod load;
 mod npy;
 mod output;
@@ -20,6 +22,7 @@ mod prose;
 mod pull;
 mod quantize;
 mod records;
+mod reduce;
 mod replay;
 mod report;
 mod request;
@@ -30,6 +33,7 @@ mod speak;
 mod store;
 mod timeline;
 mod tokenize;
+mod trace_package;
 mod wiring;
 
 use std::process::ExitCode;
@@ -52,26 +56,32 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Did the request get faster? Several variants clocked in one alternated run, with this machine's noise
-    Bench(Box<bench::Args>),
     /// Where the time of one request goes, what of it could be gained, and what to try next: every view in one go
     Find(Box<find::Args>),
-    /// What has been measured and kept: list, show, export, clear away
-    Records(records::Args),
+    /// Did the request get faster? Several variants clocked in one alternated run, with this machine's noise
+    Bench(Box<bench::Args>),
     /// Which group of operators costs the most at a shape, and how far each is from what the machine can do
     Replay(Box<replay::Args>),
     /// What everyone does while one request runs, and what nobody does: workers, main thread, gaps, on one clock
     Timeline(Box<timeline::Args>),
+    /// One steady stretch of one step, sampled and counted: the raw material for kernels, counters and source lines
+    Capture(Box<capture::Args>),
+    /// What a captured trace says: kernels against what the machine can do, counters, lines, instructions
+    Reduce(reduce::Args),
+    /// What every source line of a captured trace costs; also for pprof, KCachegrind, speedscope
+    Lines(lines::Args),
+    /// One HTML file that shows any set of records, to be looked at offline
+    Report(report::Args),
+    /// What has been measured and kept: list, show, export, clear away
+    Records(records::Args),
     /// The checkpoints: parent, change, hypothesis, place in the source
     Ladder(ladder::Args),
     /// What this machine can do at most: bytes and operations per second, barriers, dispatch
     Ceilings(ceilings::Args),
-    /// What this machine has, what that means, and how to get what is missing
-    Doctor(doctor::Args),
     /// Which kernel every call of a checkpoint's passes gets, from shapes alone; nothing is loaded or run
     Wiring(wiring::Args),
-    /// One HTML file that shows any set of records, to be looked at offline
-    Report(report::Args),
+    /// What this machine has, what that means, and how to get what is missing
+    Doctor(doctor::Args),
     /// Continue one prompt
     Run(run::Args),
     /// Talk, turn by turn; the cache is kept between turns
@@ -90,16 +100,19 @@ fn main() -> ExitCode {
     let line = CommandLine::parse();
     interrupt::install();
     let result = match line.verb {
-        Verb::Bench(args) => bench::run(*args),
         Verb::Find(args) => find::run(*args),
-        Verb::Records(args) => records::run(args),
+        Verb::Bench(args) => bench::run(*args),
         Verb::Replay(args) => replay::run(&args),
         Verb::Timeline(args) => timeline::run(*args),
+        Verb::Capture(args) => capture::run(*args),
+        Verb::Reduce(args) => reduce::run(&args),
+        Verb::Lines(args) => lines::run(&args),
+        Verb::Report(args) => report::run(args),
+        Verb::Records(args) => records::run(args),
         Verb::Ladder(args) => ladder::run(args),
         Verb::Ceilings(args) => ceilings::run(args),
-        Verb::Doctor(args) => doctor::run(args),
         Verb::Wiring(args) => wiring::run(args),
-        Verb::Report(args) => report::run(args),
+        Verb::Doctor(args) => doctor::run(args),
         Verb::Run(args) => run::run(args),
         Verb::Chat(args) => chat::run(args),
         Verb::Score(args) => score::run(args),

@@ -1,6 +1,10 @@
 //! Files that a verb writes, and stdout. A path that exists is refused before any work; a file appears whole or not at all.
 //! Not here: what is written.
 
+mod directory;
+
+pub(crate) use directory::OutputDirectory;
+
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -26,38 +30,13 @@ impl OutputFile {
             let stdout = if flag == "--json-output" { "--json prints to stdout" } else { "stdout is not for it" };
             return Err(usage(format!("{flag} -: expected a file; {stdout}")));
         }
-        // A dangling link exists too: writing through it would make a file somewhere else.
-        if path.symlink_metadata().is_ok() {
-            return Err(usage(format!(
-                "{flag} {}: already exists and is never overwritten; choose another path or remove it",
-                path.display()
-            )));
-        }
-        let directory = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        let name = path.file_name().ok_or_else(|| {
-            usage(format!("{flag} {}: expected the path of a file to write, found no file name", path.display()))
-        })?;
-        let mut prefix = std::ffi::OsString::from(".");
-        prefix.push(name);
+        let (directory, prefix) = claim(flag, path)?;
         let file = tempfile::Builder::new()
             .prefix(&prefix)
             .suffix(".partial")
-            .permissions(readable())
+            .permissions(readable(0o666))
             .tempfile_in(directory)
-            .map_err(|error| {
-                let advice = match error.kind() {
-                    io::ErrorKind::NotFound => "the directory does not exist; make it first",
-                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                        "no permission to write in its directory; choose another place"
-                    }
-                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "the disk is full; free some space",
-                    _ => "cannot create a file there",
-                };
-                usage(format!("{flag} {}: {advice} ({error})", path.display()))
-            })?;
+            .map_err(|error| cannot_create(flag, path, &error))?;
         Ok(OutputFile { flag, path: path.to_path_buf(), writer: BufWriter::with_capacity(1 << 16, file) })
     }
 
@@ -116,9 +95,45 @@ impl Write for OutputFile {
     }
 }
 
-/// As any new file, less what the umask takes; a temporary file would be its owner's alone.
-fn readable() -> std::fs::Permissions {
-    std::os::unix::fs::PermissionsExt::from_mode(0o666)
+/// Where a path will be written, and how what is not finished is called there.
+///
+/// # Errors
+/// The path exists, or has no name.
+fn claim<'p>(flag: &str, path: &'p Path) -> Result<(&'p Path, std::ffi::OsString)> {
+    // A dangling link exists too: writing through it would make a file somewhere else.
+    if path.symlink_metadata().is_ok() {
+        return Err(usage(format!(
+            "{flag} {}: already exists and is never overwritten; choose another path or remove it",
+            path.display()
+        )));
+    }
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let name = path
+        .file_name()
+        .ok_or_else(|| usage(format!("{flag} {}: expected a path to write, found no name in it", path.display())))?;
+    let mut prefix = std::ffi::OsString::from(".");
+    prefix.push(name);
+    Ok((directory, prefix))
+}
+
+fn cannot_create(flag: &str, path: &Path, error: &io::Error) -> anyhow::Error {
+    let advice = match error.kind() {
+        io::ErrorKind::NotFound => "the directory does not exist; make it first",
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "no permission to write in its directory; choose another place"
+        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "the disk is full; free some space",
+        _ => "cannot create it there",
+    };
+    usage(format!("{flag} {}: {advice} ({error})", path.display()))
+}
+
+/// As anything new, less what the umask takes; what is temporary would be its owner's alone.
+fn readable(mode: u32) -> std::fs::Permissions {
+    std::os::unix::fs::PermissionsExt::from_mode(mode)
 }
 
 /// Claims the output of an optional flag.

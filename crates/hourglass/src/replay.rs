@@ -4,7 +4,7 @@
 mod cases;
 mod comparing;
 mod decision;
-mod files;
+pub(crate) mod files;
 mod sensitivity;
 mod shapes;
 pub(crate) mod table;

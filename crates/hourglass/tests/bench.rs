@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use record::bench::{ArmKind, BenchRecord, ChildLine, Metric, Outcome, Tolerance};
-use record::{FindRecord, read};
+use record::read;
 use support::{hourglass, refusal, run, stdout};
 
 const SHORT: [&str; 11] =
@@ -76,14 +76,6 @@ fn every_sample_is_a_fresh_process_in_balanced_order() {
     for metric in Metric::ALL {
         assert!(record.comparison(1, metric).is_some(), "{}", metric.name());
     }
-}
-
-#[test]
-fn the_workload_is_the_one_that_find_measures() {
-    let words = ["--input-len", "8", "--output-len", "5", "--iterations", "1", "--threads", "2", "--json"];
-    let find = stdout(&[&["find", "--model", "synthetic:tiny"][..], &words].concat());
-    let find: FindRecord = read("find", find.as_bytes()).unwrap();
-    assert_eq!(record_of(&["--variant", "selected"]).workload_id, find.workload_id);
 }
 
 /// Random weights have near ties: the control says where, once, and arms with the same weights are held to that.

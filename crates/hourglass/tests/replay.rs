@@ -201,12 +201,19 @@ fn what_a_mode_does_not_do_is_refused_and_not_passed_over() {
     }
 }
 
+/// Writes the record of `find` on the tiny model to `file`.
+fn find(directory: &tempfile::TempDir, file: &str, checkpoint: &str, [input, output]: [&str; 2]) {
+    let out = path(directory, &format!("walk-{checkpoint}"));
+    let words = ["find", "--quick", "--model", "synthetic:tiny", "--threads", "2", "--ceilings", "none"];
+    let rest = ["--checkpoint", checkpoint, "--input-len", input, "--output-len", output];
+    stdout(&[&words[..], &rest, &["--out", &out, "--json-output", file]].concat());
+}
+
 #[test]
 fn a_shape_study_believes_no_size_of_a_record_and_finds_out_early_what_it_cannot_write() {
     let directory = tempfile::tempdir().unwrap();
     let found = path(&directory, "find.json");
-    let flags = ["--input-len", "12", "--output-len", "3", "--iterations", "1", "--threads", "2"];
-    stdout(&[&["find", "--model", "synthetic:tiny", "--json-output", &found], &flags[..]].concat());
+    find(&directory, &found, "fast", ["12", "3"]);
     let pair = ["--compare", "linear:matmul/portable,linear:vanilla/portable"];
     let text = std::fs::read(&found).unwrap();
     let record: record::FindRecord = read(&found, &text).unwrap();
@@ -224,7 +231,7 @@ fn a_shape_study_believes_no_size_of_a_record_and_finds_out_early_what_it_cannot
         assert!(message.contains("does not fit"), "{tokens} {output} {capacity}: {message}");
     }
     let message = refusal(&[&["replay", "--shapes", &found, "--case", "selected:decode:9"], &pair[..]].concat(), 2);
-    assert!(message.contains("a find/1 record") && message.contains("leave it out"), "{message}");
+    assert!(message.contains("a find/2 record") && message.contains("leave it out"), "{message}");
     let place = path(&directory, "fi");
     let export = format!("flashinfer={place}");
     let softmax = ["--compare", "softmax:rows/portable,softmax:reference/portable", "--export", &export];
@@ -393,9 +400,7 @@ fn two_records_compare_only_at_one_workload() {
     }
     let request = |name: &str, checkpoint: &str| {
         let file = path(&directory, name);
-        let flags = ["--input-len", "24", "--output-len", "9", "--iterations", "1", "--threads", "2"];
-        let arguments = ["find", "--model", "synthetic:tiny", "--checkpoint", checkpoint, "--json-output", &file];
-        stdout(&[&arguments[..], &flags].concat());
+        find(&directory, &file, checkpoint, ["24", "9"]);
         file
     };
     let (slow, quick) = (request("fa.json", "capacity-cache"), request("fb.json", "selected"));
@@ -406,16 +411,14 @@ fn two_records_compare_only_at_one_workload() {
     let message = refusal(&[&compared[..], &[&quick, &slow]].concat(), 2);
     assert!(message.contains("ran at checkpoint 'selected'"), "{message}");
     let message = refusal(&["replay", "--compare-records", &before, &slow], 2);
-    assert!(message.contains("replay/1") && message.contains("find/1"), "{message}");
+    assert!(message.contains("replay/1") && message.contains("find/2"), "{message}");
 }
 
 #[test]
 fn a_shape_study_names_kernels_of_one_operator_and_exports() {
     let directory = tempfile::tempdir().unwrap();
     let found = path(&directory, "find.json");
-    let flags =
-        ["--input-len", "12", "--output-len", "9", "--iterations", "1", "--threads", "2", "--json-output", &found];
-    stdout(&[&["find", "--model", "synthetic:tiny"], &flags[..]].concat());
+    find(&directory, &found, "fast", ["12", "9"]);
     let (file, table, folder) = (path(&directory, "s.json"), path(&directory, "t.json"), path(&directory, "fi"));
     let exports = [format!("test-backend-ops={table}"), format!("flashinfer={folder}")];
     let pair = ["--shapes", &found, "--compare", "linear:matmul/portable,linear:vanilla/portable"];

@@ -65,23 +65,11 @@ fn records_of_every_phase_cross_foot() {
     }
     // The same request generates the same tokens under tracing as without.
     let timeline = record_of(&NO_ROUND);
-    let find = json(&[
-        "find",
-        "--model",
-        "synthetic:tiny",
-        "--threads",
-        "2",
-        "--input-len",
-        "24",
-        "--output-len",
-        "9",
-        "--iterations",
-        "1",
-        "--json",
-    ]);
-    let find = read::<record::FindRecord>("find", find.to_string().as_bytes()).unwrap();
-    assert_eq!(timeline.workload_id, find.workload_id, "{:?}", timeline.workload.differences(&find.workload));
-    assert_eq!(timeline.subject, find.subject);
+    let words = ["bench", "--variant", "fast", "--repeats", "1", "--model", "synthetic:tiny", "--threads", "2"];
+    let bench = json(&[&words[..], &["--input-len", "24", "--output-len", "9", "--json"]].concat());
+    let bench = read::<record::bench::BenchRecord>("bench", bench.to_string().as_bytes()).unwrap();
+    assert_eq!(timeline.workload_id, bench.workload_id, "{:?}", timeline.workload.differences(&bench.workload));
+    assert_eq!(&timeline.subject, bench.arms[0].subject.known().unwrap());
 }
 
 #[test]

@@ -7,7 +7,8 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use record::{FindRecord, Phase, Unreached, WiringPlan, read};
+use record::bench::BenchRecord;
+use record::{Phase, ReplayRecord, Unreached, WiringPlan, read};
 use support::{json, refusal, stdout};
 
 const TINY: [&str; 2] = ["--model", "synthetic:tiny"];
@@ -17,19 +18,27 @@ fn plan(checkpoint: &str, rest: &[&str]) -> WiringPlan {
     read("stdout", text.as_bytes()).unwrap()
 }
 
-/// The list is made without loading anything; `find` binds and runs. Both must agree, on the kinds of rung that differ most.
+/// The list is made without loading anything; `bench` and `replay` bind and run. All must agree, on the kinds of rung that differ most.
 #[test]
 fn the_dry_list_is_what_a_request_binds_and_what_a_replay_counts() {
     for checkpoint in ["week1", "kv-cache", "quantized-matvec", "selected"] {
         let plan = plan(checkpoint, &["--input-len", "24"]);
         let ran = [
-            &["find", "--checkpoint", checkpoint, "--input-len", "24", "--output-len", "3", "--json"],
+            &["bench", "--variant", checkpoint, "--input-len", "24", "--output-len", "3", "--json"],
+            &["--repeats", "1", "--warmup", "0", "--threads", "1"][..],
+            &TINY,
+        ];
+        let ran: BenchRecord = read("bench", stdout(&ran.concat()).as_bytes()).unwrap();
+        assert_eq!(plan.conditions.kernels, ran.arms[0].conditions.known().unwrap().kernels, "{checkpoint}");
+        let cases = ["prefill", "decode"].map(|phase| format!("{checkpoint}:{phase}:24"));
+        let replayed = [
+            &["replay", "--case", &cases[0], "--case", &cases[1], "--ceilings", "none", "--json"],
             &["--iterations", "1", "--warmup", "0", "--threads", "1"][..],
             &TINY,
         ];
-        let ran: FindRecord = read("find", stdout(&ran.concat()).as_bytes()).unwrap();
-        assert_eq!(plan.conditions.kernels, ran.conditions.kernels, "{checkpoint}");
-        for (pass, replay) in plan.passes.iter().zip(&ran.replays) {
+        let replayed: ReplayRecord = read("replay", stdout(&replayed.concat()).as_bytes()).unwrap();
+        for (pass, case) in plan.passes.iter().zip(&replayed.cases) {
+            let replay = &case.replay;
             assert_eq!(pass.workload, replay.workload, "{checkpoint}: what is planned is what is replayed");
             let mut by_group: BTreeMap<&str, (u64, u64, u64, u64)> = BTreeMap::new();
             for call in &pass.calls {

@@ -82,6 +82,14 @@ impl KnownTraffic {
     }
 }
 
+/// The ceilings that are kept for this machine and still hold by their date; nothing is measured, and nothing checked.
+///
+/// # Errors
+/// Why what is kept cannot be used, in words.
+pub fn kept(threads: u64) -> Result<Option<Ceilings>, String> {
+    store::path().map_or(Ok(None), |path| store::load(&path, threads, OLDEST))
+}
+
 /// This machine's ceilings up to `threads` threads, kept in `$XDG_CACHE_HOME/hourglass` for a day.
 ///
 /// They are measured (some seconds) if none are kept, if what is kept is older than a day, of another machine, void, without

@@ -1,5 +1,7 @@
 //! What ends a measurement early. A case that cannot be replayed is no error: its row says why it is incomplete.
 
+use std::path::PathBuf;
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -12,4 +14,19 @@ pub enum Error {
     Thread(std::io::Error),
     #[error(transparent)]
     Trace(#[from] record::trace::TraceError),
+    #[error(
+        "the trace needs about {} MiB, and {place} has {} MiB free; ask for fewer steps or seconds, or make room",
+        needed.div_ceil(1 << 20),
+        free >> 20
+    )]
+    NoRoom { place: String, needed: u64, free: u64 },
+    #[error(
+        "about {seconds:.1} s at {frequency_hz} samples per second are more than the {most} samples of a thread that there is \
+         room for; ask for fewer steps or seconds, or for a lower frequency"
+    )]
+    TooManySamples { seconds: f64, frequency_hz: u64, most: u64 },
+    #[error("{}: cannot read it: {source}", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{}: cannot write it: {source}", path.display())]
+    Write { path: PathBuf, source: std::io::Error },
 }

@@ -1,7 +1,8 @@
-//! What makes records: observers (the request clock, the operator replay, the timeline), a sampler, the machine's ceilings, and
-//! the conditions.
+//! What makes records: observers (the request clock, the operator replay, the timeline, the capture), a sampler, the machine's
+//! ceilings, and the conditions.
 //! Not here: what a record is (`record`), how anything is computed (`ops`, `model`), what is printed (the binary).
 
+mod capture;
 pub mod ceilings;
 mod clock;
 mod conditions;
@@ -13,6 +14,7 @@ mod prompt;
 mod replay;
 mod resident;
 pub mod sampler;
+mod seeded;
 mod sensitivity;
 mod shapes;
 mod surroundings;
@@ -20,6 +22,7 @@ mod timeline;
 mod wiring;
 mod wiring_plan;
 
+pub use capture::{Capture, CaptureCase, Extent, capture, on_valgrind, simulated_pass};
 pub use clock::{Clocked, Request, clock, margins};
 pub use conditions::{binary, bound_kernels, conditions, conditions_of, host, now, subject, subject_of};
 pub use error::Error;

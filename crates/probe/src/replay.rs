@@ -7,9 +7,10 @@ pub(crate) mod rows;
 
 use crate::error::Error;
 use crate::processor::ProcessorTime;
+use crate::seeded::{Seeded, seeded};
 use model::{Cache, Engine, Keep};
 use ops::{Both, Only, Plain, Until, Where};
-use record::{CacheBlock, CacheCounters, Ceilings, Coverage, Known, Phase, Replay, Timing, Workload};
+use record::{CacheBlock, CacheCounters, Ceilings, Coverage, Known, Replay, Timing, Workload};
 use rows::{Calls, Row};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -77,20 +78,7 @@ pub fn replay(engine: &mut Engine, case: &Case<'_>, progress: &dyn Fn(usize, usi
 }
 
 fn measure(engine: &mut Engine, case: &Case<'_>, progress: &dyn Fn(usize, usize, &str)) -> Result<Replay, Error> {
-    // The setting is about prompts: a decode step has the logits of its new token, also where it runs the whole prefix.
-    let keep = match (case.workload.phase, case.workload.logits) {
-        (Phase::Decode, _) | (_, record::LogitsMode::Last) => Keep::Last,
-        (_, record::LogitsMode::All) => Keep::All,
-    };
-    let new = match case.workload.phase {
-        Phase::Decode => case.tokens.len() - 1,
-        Phase::Prefill | Phase::Request => 0,
-    };
-    let (seed, tokens) = case.tokens.split_at(new);
-    let mut cache = engine.new_cache(case.workload.capacity as usize);
-    if !seed.is_empty() {
-        engine.forward(&mut cache, seed, Keep::Last)?;
-    }
+    let Seeded { mut cache, tokens, keep } = seeded(engine, &case.workload, case.tokens)?;
     let step = engine.prepare(&mut cache, tokens, keep)?;
     let (bound, shape) = (step.bound(), step.step_shape());
     let mut groups = rows::groups(bound, &shape);

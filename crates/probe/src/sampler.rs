@@ -1,7 +1,7 @@
 //! CPU samples with stacks, context switches and page faults of this process's threads, by the best way that works here.
 //! Not here: what they mean for a request (`timeline.rs`); the ways themselves are in `sampler/`.
 
-mod kernel;
+pub(crate) mod kernel;
 mod perf;
 mod records;
 mod symbols;

@@ -7,6 +7,7 @@ mod notes;
 mod overhead;
 mod request;
 
+pub(crate) use notes::ThreadIds;
 pub use request::MainThread;
 
 use crate::clock;
@@ -15,7 +16,7 @@ use crate::sampler::{Sampled, Sampler};
 use assemble::Parts;
 use counters::{Counters, Quantities};
 use model::Engine;
-use notes::{Notes, Plan, Planner, Silent, ThreadIds};
+use notes::{Notes, Plan, Planner, Silent};
 use ops::{Both, Observer, Traced, Until};
 use record::timeline::{
     PlannedCalls, SamplingUse, TimelineSummary, TracingOverhead, from_samples, from_steal, from_switches, summarise,

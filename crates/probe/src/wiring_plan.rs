@@ -56,10 +56,7 @@ pub fn planned_pass(
         let shape = program.call_shape(call, &sequences);
         let kernel = choose(call, &shape, checkpoint, binding.registry, binding.features)?;
         let cost = call.operator.cost(&shape);
-        let views = |views: &[ops::ViewShape]| {
-            let form = |view: &ops::ViewShape| format!("{:?}", view.dtype).to_lowercase();
-            views.iter().map(|view| self::shape(view.rows, view.width, form(view))).collect()
-        };
+        let (inputs, outputs, weights) = operands(&shape);
         Ok(PlannedCall {
             layer: call.layer.map(|layer| layer as u64),
             slot: call.slot.to_owned(),
@@ -67,9 +64,9 @@ pub fn planned_pass(
             operator: call.operator.name().to_owned(),
             kernel: kernel.label(),
             source: source(kernel),
-            inputs: views(&shape.inputs),
-            outputs: views(&shape.outputs),
-            weights: shape.weights.iter().map(|w| self::shape(w.rows, w.cols, w.format.to_string())).collect(),
+            inputs,
+            outputs,
+            weights,
             bytes_read: cost.bytes_read,
             bytes_written: cost.bytes_written,
             flops: cost.flops,
@@ -159,10 +156,17 @@ pub fn unreached(
     found
 }
 
-fn shape(rows: usize, cols: usize, form: String) -> Shape {
-    Shape { rows: rows as u64, cols: cols as u64, form }
+/// A call's inputs, outputs and weights, as records hold them.
+pub(crate) fn operands(shape: &CallShape) -> (Vec<Shape>, Vec<Shape>, Vec<Shape>) {
+    let one = |rows: usize, cols: usize, form: String| Shape { rows: rows as u64, cols: cols as u64, form };
+    let views = |views: &[ops::ViewShape]| {
+        views.iter().map(|view| one(view.rows, view.width, format!("{:?}", view.dtype).to_lowercase())).collect()
+    };
+    let weights = shape.weights.iter().map(|weight| one(weight.rows, weight.cols, weight.format.to_string())).collect();
+    (views(&shape.inputs), views(&shape.outputs), weights)
 }
 
-fn source(kernel: &Kernel) -> String {
+/// `file:line` of a kernel.
+pub(crate) fn source(kernel: &Kernel) -> String {
     format!("{}:{}", kernel.file, kernel.line)
 }

@@ -32,6 +32,10 @@ pub use provenance::{Provenance, Source, Stretch};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// What every reader of a capture must know.
+pub const CAUTION: &str = "A capture is never a latency: sampling and tracing are inside every time. Shares are of the captured \
+    stretch, not of a request.";
+
 /// `capture-metadata/1`: what was captured and under which conditions; the trace is a directory beside it. Nothing in a
 /// capture is a latency: sampling and tracing are inside every time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -62,6 +66,8 @@ pub struct CaptureMetadata {
     pub overhead: Known<Reading>,
     /// How the trace's `callgrind.out` was made: by another program than the captured one.
     pub simulation: Known<Simulation>,
+    /// [`CAUTION`].
+    pub caution: String,
     pub trace: TracePackage,
     pub checks: Vec<Check>,
     /// A check failed: nothing here may be relied on.

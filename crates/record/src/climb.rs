@@ -1,6 +1,10 @@
 //! `climb/1`: the ladder walked rung by rung on one machine: what each rung's hypothesis was, what the profile said of it,
 //! and what the request gained. Not here: walking it, and the records of each step, which stand beside it.
 
+mod row;
+
+pub use row::row as climb_row;
+
 use crate::bench::{Interval, Verdict, Verified};
 use crate::check::Check;
 use crate::conditions::{Binary, Host};

@@ -40,7 +40,7 @@ pub use ceilings::{
     Traffic,
 };
 pub use check::Check;
-pub use climb::{ClimbRecord, ClimbRow, Finding, Prediction};
+pub use climb::{ClimbRecord, ClimbRow, Finding, Prediction, climb_row};
 pub use conditions::{Binary, BoundKernel, Conditions, Host};
 pub use coverage::Coverage;
 pub use decision::{DecisionError, DecisionRecord, Evidence, Outcome, Words, decide};

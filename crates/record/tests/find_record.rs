@@ -1,125 +1,176 @@
-//! A `find` record as a whole: what is written reads back, what was tampered with or is foreign is refused with a reason.
+//! A `find/2` record and its ranking, on views made up so that the truth is known: what costs most comes first, by how much,
+//! nothing twice. Not here: measuring.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod bench_fixture;
+
+use bench_fixture::{Takes, arm, run};
 use proptest::prelude::*;
-use record::{
-    Binary, Conditions, Coverage, FindRecord, GroupRow, Host, Known, LogitsMode, Mechanisms, Phase, Protocol,
-    ReadError, Reading, Record, Replay, RequestClock, Subject, Timing, Unit, Wiring, Workload, read,
+use record::bench::{ArmKind, BenchRecord, Verdict, Verified};
+use record::find::{
+    CandidateKind, FindProtocol, FindStep, Ranking, RequestSummary, RungText, Seen, StepOutcome, Views,
 };
+use record::*;
 use serde_json::{Value, json};
 
-fn workload(phase: Phase) -> Workload {
-    Workload {
-        model: "synthetic:tiny@0".into(),
-        weights_hash: "ab".repeat(32),
-        phase,
-        context_tokens: 16,
-        new_rows: if phase == Phase::Decode { 1 } else { 16 },
-        capacity: 19,
-        output_tokens: if phase == Phase::Request { 3 } else { 0 },
-        logits: LogitsMode::Last,
-        sampling: "greedy".into(),
-        seed: 0,
-        prompt_rule: "uniform".into(),
-        token_trace_hash: record::token_trace_hash(&[1, 2, 3]),
-    }
+const CHECKPOINT: &str = "selected";
+/// Microseconds of one pass: prefill, decode.
+const DISPATCH_US: f64 = 5.0;
+const OUTPUT: f64 = bench_fixture::OUTPUT as f64;
+
+/// An operator of a made-up pass: slot, operator, microseconds alone (dispatch not included), microseconds of its floor.
+type Operator = (&'static str, &'static str, f64, f64);
+
+const PREFILL: [Operator; 3] = [
+    ("q_proj", "linear", 90_000.0, 60_000.0),
+    ("attention", "attention", 120_000.0, 110_000.0),
+    ("norm", "rms_norm", 30_000.0, 29_000.0),
+];
+const DECODE: [Operator; 3] = [
+    ("q_proj", "linear", 8_000.0, 7_600.0),
+    ("attention", "attention", 6_000.0, 5_900.0),
+    ("norm", "rms_norm", 4_000.0, 3_950.0),
+];
+
+fn seen<R: Record + serde::Serialize>(file: &str, record: R) -> Seen<R> {
+    let bytes = serde_json::to_vec(&record).unwrap();
+    Seen { evidence: EvidenceRef::of(R::SCHEMA, file, &bytes), record }
 }
 
-fn group(name: &str, samples_us: &[f64]) -> GroupRow {
+fn clock() -> BenchRecord {
+    let arms = vec![arm(CHECKPOINT, ArmKind::Checkpoint), arm("A/A", ArmKind::SameAgain)];
+    let mut record = run(arms, 4, |order, _, _| Some(Takes::times(1.0 + 0.001 * (order % 3) as f64)));
+    record.conclude().unwrap();
+    record
+}
+
+fn us(value: f64) -> Reading {
+    Reading::measured(value, Unit::Microseconds, 12)
+}
+
+/// Twelve samples whose median is `median`, within `spread` of it.
+fn samples(median: f64, spread: f64) -> Vec<f64> {
+    (0..12).map(|i| median * (1.0 + spread * (f64::from(i) - 5.5) / 5.5)).collect()
+}
+
+fn missing<T>() -> Known<T> {
+    Known::unavailable("not in a test", "measure")
+}
+
+fn row(group: &str, operator: &str, alone: f64, floor: Option<f64>, spread: f64) -> GroupRow {
+    let median = alone + DISPATCH_US;
     GroupRow {
-        group: name.into(),
-        kernels: vec!["linear: matvec/portable".into()],
-        calls: 14,
-        bytes_read: 1000,
-        bytes_written: 10,
-        flops: 2000,
-        timing: Timing::new(samples_us.to_vec()).unwrap(),
-        bandwidth: Known::unavailable("not yet", "total"),
-        arithmetic: Known::unavailable("not yet", "total"),
-        floor: Known::unavailable("no ceilings", "measure them"),
+        group: group.into(),
+        kernels: vec![format!("{operator}: fast/portable")],
+        calls: 28,
+        bytes_read: 1_000_000,
+        bytes_written: 1_000,
+        flops: 2_000_000,
+        timing: Timing::new(samples(median, spread)).unwrap(),
+        bandwidth: missing(),
+        arithmetic: missing(),
+        floor: match floor {
+            Some(floor) => Known::Is(Floor {
+                work: Work { cold_bytes: 1_000_000, warm_bytes: 1_000, flops: 2_000_000, barriers: 28 },
+                least: us(floor),
+                limit: Known::Is(Limit::Memory),
+                fraction: Reading::ratio(floor, median, Unit::Share, 12),
+                memory: us(floor),
+                arithmetic: us(floor / 2.0),
+                dispatch: us(DISPATCH_US + 1.0),
+                instruction_path: missing(),
+            }),
+            None => missing(),
+        },
     }
 }
 
-fn replay(phase: Phase) -> Replay {
-    let mut replay = Replay::not_measured("selected", workload(phase), "to be filled");
+fn replay(phase: Phase, operators: &[Operator], with_floors: bool, spread: f64) -> ReplayRecord {
+    let tokens = if phase == Phase::Decode { 132 } else { 128 };
+    let workload = Workload {
+        phase,
+        context_tokens: tokens,
+        new_rows: if phase == Phase::Decode { 1 } else { tokens },
+        output_tokens: 0,
+        ..bench_fixture::workload()
+    };
+    let mut replay = Replay::not_measured(CHECKPOINT, workload, "to be filled");
     replay.coverage = Coverage::complete();
-    replay.groups = vec![group("projections", &[60.0, 62.0, 61.0]), group("attention", &[30.0, 30.5, 31.0])];
-    replay.sampling = Known::Is(Timing::new(vec![8.0, 8.5, 9.0]).unwrap());
-    replay.whole_pass = Known::Is(Timing::new(vec![95.0, 96.0, 97.0]).unwrap());
-    replay.round_order = vec![vec!["projections".into(), "attention".into()]; 3];
+    let rows = |group: fn(&Operator) -> &'static str| {
+        operators.iter().map(move |operator| {
+            let floor = with_floors.then_some(operator.3);
+            row(group(operator), operator.1, operator.2, floor, spread)
+        })
+    };
+    replay.groups = rows(|operator| operator.0).collect();
+    let slots = operators.iter().zip(rows(|operator| operator.0));
+    replay.operators = Known::Is(
+        slots
+            .map(|((slot, operator, ..), row)| OperatorRow {
+                slot: (*slot).into(),
+                operator: (*operator).into(),
+                shapes: Vec::new(),
+                row,
+            })
+            .collect(),
+    );
+    replay.sampling = Known::Is(Timing::new(samples(50.0, 0.01)).unwrap());
+    replay.dispatch_floor = Known::Is(Timing::new(samples(DISPATCH_US, 0.0)).unwrap());
+    replay.round_order = vec![Vec::new(); 12];
     replay.total();
-    replay
+    let case = format!("{CHECKPOINT}:{}:{tokens}", phase.name());
+    let mut record = ReplayRecord {
+        schema: ReplayRecord::SCHEMA.into(),
+        created: "2026-01-01T00:00:00Z".into(),
+        protocol: Protocol { warmup: 1, iterations: 12, process_id: 1 },
+        ceilings: missing(),
+        cases: vec![ReplayCase { case, subject: missing(), conditions: missing(), conditions_id: missing(), replay }],
+        coverage: Coverage::complete(),
+        checks: Vec::new(),
+        void: false,
+    };
+    record.close();
+    assert!(!record.void, "{:?}", record.checks);
+    record
 }
 
-fn record() -> FindRecord {
-    let seconds = |value| Reading::measured(value, Unit::Seconds, 1);
-    let missing = || Known::unavailable("not known here", "look elsewhere");
+fn views_of(prefill: &[Operator], decode: &[Operator], spread: f64) -> Views {
+    Views {
+        clock: Some(seen("clock.json", clock())),
+        prefill: Some(seen("replay-prefill.json", replay(Phase::Prefill, prefill, true, spread))),
+        decode: Some(seen("replay-decode.json", replay(Phase::Decode, decode, true, spread))),
+        flags: vec!["--threads".into(), "2".into()],
+        ..Views::default()
+    }
+}
+
+fn views() -> Views {
+    views_of(&PREFILL, &DECODE, 0.001)
+}
+
+fn record_of(views: &Views) -> FindRecord {
+    let clock = &views.clock.as_ref().unwrap().record;
     let mut record = FindRecord {
         schema: FindRecord::SCHEMA.into(),
         created: "2026-01-01T00:00:00Z".into(),
-        workload: workload(Phase::Request),
+        workload: clock.workload.clone(),
         workload_id: String::new(),
-        conditions: Conditions {
-            binary: Binary { version: "0.1.0".into(), build_id: missing(), commit: missing(), dirty: Known::Is(true) },
-            host: Host {
-                device: "cpu".into(),
-                cpu_model: missing(),
-                processors: 2,
-                memory_bytes: Known::Is(1 << 30),
-                operating_system: missing(),
-                kernel_release: missing(),
-                huge_pages: missing(),
-                driver: missing(),
-            },
-            threads: 2,
-            pinned: false,
-            features: vec!["avx2".into()],
-            kernels: Vec::new(),
-        },
-        conditions_id: String::new(),
-        subject: Subject {
-            solution: "hourglass".into(),
-            checkpoint: "selected".into(),
-            mechanisms: Mechanisms { capacity_cache: true, register_cached_rmsnorm: true, tiled_prefill: true },
-            engine: "hourglass".into(),
-            version: "0.1.0".into(),
-            weights_form: "BF16".into(),
-            conversions: Vec::new(),
-        },
-        protocol: Protocol { warmup: 1, iterations: 3, process_id: 1 },
-        coverage: Coverage::complete(),
-        request: Known::Is(RequestClock {
-            coverage: Coverage::complete(),
-            prefill: seconds(0.5),
-            decode: seconds(0.2),
-            prefill_rate: Reading::measured(32.0, Unit::TokensPerSecond, 1),
-            decode_rate: Reading::measured(10.0, Unit::TokensPerSecond, 1),
-            time_to_first_token: seconds(0.51),
-            whole_request: seconds(0.72),
-            output_rate: Reading::measured(4.2, Unit::TokensPerSecond, 1),
-            time_per_output_token: Reading::measured(1e5, Unit::Microseconds, 2),
-            inter_token_median: Reading::measured(1e5, Unit::Microseconds, 2),
-            inter_token_p95: Reading::measured(1e5, Unit::Microseconds, 2),
-            inter_token_p99: Reading::measured(1e5, Unit::Microseconds, 2),
-            peak_allocation: Reading::measured(1e6, Unit::Bytes, 1),
-            peak_rss: Reading::measured(2e6, Unit::Bytes, 1),
-            processor_share: missing_share(),
-            token_seconds: vec![0.5, 0.1, 0.1],
-            output_hash: record::token_trace_hash(&[7, 8, 9]),
-        }),
-        wiring: vec![Wiring {
-            phase: Phase::Decode,
-            layers: 2,
-            layers_as_planned: 2,
-            passes: 2,
-            calls_per_pass: 40,
-            planned: 80,
-            dispatched: 80,
-            deviations: Vec::new(),
+        subject: missing(),
+        conditions: missing(),
+        conditions_id: missing(),
+        protocol: FindProtocol { checkpoint: CHECKPOINT.into(), quick: false, budget_s: 300.0, flags: Vec::new() },
+        steps: vec![FindStep {
+            name: "clock".into(),
+            command: vec!["hourglass".into(), "bench".into()],
+            outcome: StepOutcome::Done,
+            record: Known::Is(views.clock.as_ref().unwrap().evidence.clone()),
+            seconds: Known::Is(1.5),
         }],
-        replays: vec![replay(Phase::Prefill), replay(Phase::Decode)],
-        next: missing_next(),
+        request: Known::Is(RequestSummary::of(clock).unwrap()),
+        wiring: Vec::new(),
+        ranking: Known::Is(Ranking::of(views, CHECKPOINT).unwrap()),
+        coverage: Coverage::complete(),
         checks: Vec::new(),
         void: false,
     };
@@ -127,12 +178,18 @@ fn record() -> FindRecord {
     record
 }
 
-fn missing_share() -> Reading {
-    Reading::unavailable("too short", "a longer request")
+fn ranked(views: &Views) -> Ranking {
+    let record = record_of(views);
+    assert!(!record.void, "{:?}", record.checks.iter().filter(|check| !check.passed).collect::<Vec<_>>());
+    record.ranking.known().unwrap().clone()
 }
 
-fn missing_next() -> Known<record::NextStep> {
-    Known::unavailable("nothing to say", "measure")
+fn seconds(reading: &Reading) -> f64 {
+    reading.value().unwrap()
+}
+
+fn named<'a>(ranking: &'a Ranking, phase: Phase, name: &str) -> &'a find::Candidate {
+    ranking.candidates.iter().find(|candidate| candidate.phase == phase && candidate.name == name).unwrap()
 }
 
 fn text(record: &FindRecord) -> Vec<u8> {
@@ -141,54 +198,400 @@ fn text(record: &FindRecord) -> Vec<u8> {
 
 #[test]
 fn what_is_written_reads_back() {
-    let record = record();
-    assert!(!record.void, "{:?}", record.checks);
+    let record = record_of(&views());
     assert_eq!(read::<FindRecord>("r.json", &text(&record)).unwrap(), record);
+    assert_eq!(record.checks, record.cross_foot());
+    assert!(record.checks.len() >= 7);
+}
+
+/// By hand: a pass costs (alone) and may cost (floor); a prefill comes once, a decode step once per token after the first.
+#[test]
+fn every_row_is_passes_times_measured_less_floor() {
+    let ranking = ranked(&views());
+    for (phase, operators, passes) in [(Phase::Prefill, PREFILL, 1.0), (Phase::Decode, DECODE, OUTPUT - 1.0)] {
+        for (slot, operator, alone, floor) in operators {
+            let name = if slot == operator { slot.to_owned() } else { format!("{slot}: {operator}") };
+            let row = named(&ranking, phase, &name);
+            assert!((seconds(&row.measured) - passes * alone * 1e-6).abs() < 1e-9, "{name}: {row:?}");
+            assert!((seconds(&row.recoverable) - passes * (alone - floor) * 1e-6).abs() < 1e-9, "{name}: {row:?}");
+            assert_eq!(row.multiplicity.passes as f64, passes);
+            assert_eq!(row.evidence.len(), 1);
+        }
+        let dispatch = named(&ranking, phase, "dispatch of a pass");
+        assert!((seconds(&dispatch.measured) - passes * DISPATCH_US * 1e-6).abs() < 1e-12);
+    }
+    assert_eq!(ranking.candidates[0].name, "q_proj: linear");
+    assert_eq!((ranking.candidates[0].phase, ranking.candidates[0].rank), (Phase::Prefill, 1));
+    assert!(
+        ranking.verdict.contains("prefill q_proj: linear") && ranking.verdict.contains("30.0 ms"),
+        "{}",
+        ranking.verdict
+    );
+    let falsify = ranking.candidates[0].falsify.command.join(" ");
+    assert!(falsify.starts_with("hourglass replay --case selected:prefill:128 --sensitivity linear"), "{falsify}");
+    assert!(falsify.ends_with("--threads 2"), "the flags of every command: {falsify}");
 }
 
 #[test]
-fn shares_are_of_the_sum_of_medians() {
-    let replay = replay(Phase::Decode);
-    assert_eq!(replay.replay_total_us.value(), Some(61.0 + 30.5 + 8.5));
-    assert_eq!(replay.groups[0].timing.share.value(), Some(0.61));
-    assert_eq!(replay.unexplained_us.value(), Some(96.0 - 91.5));
-    assert_eq!(replay.groups[0].bandwidth.value(), Some(1.01 / 61.0));
-    assert_eq!(replay.largest().unwrap().group, "projections");
+fn the_books_balance() {
+    let ranking = ranked(&views());
+    let parts = seconds(&ranking.floor) + seconds(&ranking.recoverable) + seconds(&ranking.unexplained);
+    assert!((parts - seconds(&ranking.request)).abs() < 1e-12);
+    let rows: f64 = ranking.candidates.iter().map(|row| seconds(&row.measured)).sum();
+    assert!((rows + seconds(&ranking.unexplained) - seconds(&ranking.request)).abs() < 1e-9);
+    for candidate in &ranking.candidates {
+        let remaining = seconds(&ranking.request) - seconds(&candidate.recoverable);
+        assert!((seconds(&candidate.remaining) - remaining).abs() < 1e-12);
+    }
+    let phase = &ranking.phases[1];
+    let sum =
+        seconds(&phase.operators) + seconds(&phase.dispatch) + seconds(&phase.sampling) + seconds(&phase.unexplained);
+    assert!((sum - seconds(&phase.clocked)).abs() < 1e-9);
+}
+
+/// One operator at its floor is made twice as slow: it comes first, and what undoing it would bring is predicted.
+#[test]
+fn an_operator_made_twice_as_slow_is_first_and_its_gain_is_predicted() {
+    for slow in 0..3 {
+        let mut decode = DECODE;
+        for operator in &mut decode {
+            operator.3 = 0.95 * operator.2;
+        }
+        decode[slow].2 *= 2.0;
+        let ranking = ranked(&views_of(&[("other", "other", 1_000.0, 990.0)], &decode, 0.02));
+        let first = &ranking.candidates[0];
+        assert!(first.name.starts_with(decode[slow].0) && first.rank == 1, "{slow}: {first:?}");
+        let truth = (OUTPUT - 1.0) * DECODE[slow].2 * 1e-6;
+        let predicted = seconds(&first.recoverable);
+        assert!((predicted / truth - 1.0).abs() < 0.15, "{predicted} for {truth}");
+        let interval = first.interval.known().unwrap();
+        assert!(interval.low < predicted && predicted < interval.high && interval.confidence >= 0.95);
+    }
 }
 
 #[test]
-fn a_failed_check_voids_the_record_and_is_still_readable() {
-    let mut broken = record();
-    broken.wiring[0].dispatched = 79;
-    broken.close();
-    assert!(broken.void);
-    let failed: Vec<_> = broken.checks.iter().filter(|check| !check.passed).collect();
-    assert_eq!(failed.len(), 1);
-    assert!(failed[0].name.contains("calls x passes"), "{failed:?}");
-    assert!(read::<FindRecord>("r.json", &text(&broken)).unwrap().void);
-    let mut shares = record();
-    shares.replays[0].groups[0].timing.share = Reading::measured(0.7, Unit::Share, 3);
-    shares.close();
-    assert!(shares.void);
+fn candidates_that_cannot_be_told_apart_share_a_rank() {
+    let alike = [("a", "a", 1_000.0, 500.0), ("b", "b", 1_010.0, 500.0), ("c", "c", 600.0, 500.0)];
+    let ranks = |spread: f64| -> Vec<(String, u64)> {
+        let ranking = ranked(&views_of(&[("p", "p", 10.0, 10.0)], &alike, spread));
+        let decode =
+            ranking.candidates.iter().filter(|row| row.kind == CandidateKind::Operator && row.phase == Phase::Decode);
+        decode.map(|row| (row.name.clone(), row.rank)).collect()
+    };
+    assert_eq!(ranks(0.05), [("b".into(), 1), ("a".into(), 1), ("c".into(), 3)]);
+    let apart = ranks(0.001);
+    assert_eq!(apart, [("b".into(), 1), ("a".into(), 2), ("c".into(), 3)]);
+    let ranking = ranked(&views_of(&[("p", "p", 10.0, 10.0)], &alike, 0.05));
+    assert!(ranking.verdict.contains("cannot be told apart"), "{}", ranking.verdict);
 }
 
 #[test]
-fn tampering_is_noticed() {
-    let original: Value = serde_json::from_slice(&text(&record())).unwrap();
+fn without_ceilings_all_time_counts_and_the_ranking_says_so() {
+    let mut views = views();
+    views.prefill = Some(seen("replay-prefill.json", replay(Phase::Prefill, &PREFILL, false, 0.001)));
+    views.decode = Some(seen("replay-decode.json", replay(Phase::Decode, &DECODE, false, 0.001)));
+    let ranking = ranked(&views);
+    let first = &ranking.candidates[0];
+    assert_eq!((first.name.as_str(), first.phase), ("attention", Phase::Prefill), "the longest row");
+    assert!(first.floor.known().is_none() && first.recoverable == first.measured);
+    assert!(ranking.doubts.iter().any(|doubt| doubt.contains("6 operator rows have no floor")), "{:?}", ranking.doubts);
+    assert!(ranking.next.iter().any(|next| next.command == ["hourglass", "ceilings"]));
+}
+
+#[test]
+fn a_ceiling_that_is_too_low_is_told_and_gives_no_negative_gain() {
+    let mut decode = DECODE;
+    decode[1].3 = 2.0 * decode[1].2;
+    let ranking = ranked(&views_of(&PREFILL, &decode, 0.001));
+    let row = named(&ranking, Phase::Decode, "attention");
+    assert_eq!((seconds(&row.recoverable), &row.floor), (0.0, &row.measured));
+    assert!(ranking.doubts.iter().any(|doubt| doubt.contains("ran faster than the floor")), "{:?}", ranking.doubts);
+}
+
+#[test]
+fn a_missing_view_is_a_doubt_and_never_a_zero() {
+    let mut without = views();
+    without.decode = None;
+    let ranking = ranked(&without);
+    assert!(ranking.candidates.iter().all(|row| row.phase != Phase::Decode));
+    assert!(ranking.phases[1].operators.missing().is_some());
+    assert!(ranking.doubts.iter().any(|doubt| doubt.contains("decode was not replayed")));
+    assert!(ranking.doubts.iter().any(|doubt| doubt.contains("are in no row")), "{:?}", ranking.doubts);
+    without.clock = None;
+    assert!(Ranking::of(&without, CHECKPOINT).unwrap_err().contains("not clocked"));
+}
+
+#[test]
+fn a_ranking_that_was_changed_is_refused() {
+    let original: Value = serde_json::from_slice(&text(&record_of(&views()))).unwrap();
     type Change = fn(&mut Value);
-    let changes: [(Change, &str); 5] = [
+    let changes: [(Change, &str); 6] = [
         (|r| r["workload"]["seed"] = json!(5), "workload_id"),
-        (|r| r["conditions"]["threads"] = json!(64), "conditions_id"),
-        (|r| r["replays"][1]["workload"]["capacity"] = json!(64), "workload_id"),
-        (|r| r["wiring"][0]["dispatched"] = json!(1), "checks"),
+        (|r| r["ranking"]["candidates"][0]["recoverable"]["value"] = json!(0.001), "checks"),
+        (|r| r["ranking"]["candidates"][1]["rank"] = json!(1), "checks"),
+        (|r| r["ranking"]["unexplained"]["value"] = json!(0.0), "checks"),
+        (|r| r["request"]["samples_s"][0] = json!(9.0), "checks"),
         (|r| r["checks"] = json!([]), "checks"),
     ];
     for (change, word) in changes {
         let mut changed = original.clone();
         change(&mut changed);
+        assert_ne!(changed, original);
+        // A median may not notice one sample; two that are far off it does.
+        if word == "checks" && changed["request"] != original["request"] {
+            for sample in changed["request"]["samples_s"].as_array_mut().unwrap() {
+                *sample = json!(9.0);
+            }
+        }
         let error = read::<FindRecord>("r.json", changed.to_string().as_bytes()).unwrap_err().to_string();
         assert!(error.contains(word) && error.starts_with("r.json: "), "{error}");
     }
+}
+
+fn plan(calls: &[(&str, &str, &str, u64)]) -> WiringPlan {
+    let call = |(slot, operator, kernel, bytes): &(&str, &str, &str, u64)| PlannedCall {
+        layer: None,
+        slot: (*slot).into(),
+        group: "projections".into(),
+        operator: (*operator).into(),
+        kernel: (*kernel).into(),
+        source: "x.rs:1".into(),
+        inputs: Vec::new(),
+        outputs: Vec::new(),
+        weights: Vec::new(),
+        bytes_read: *bytes,
+        bytes_written: 0,
+        flops: 10,
+    };
+    let pass = PlannedPass {
+        workload: Workload { phase: Phase::Decode, new_rows: 1, output_tokens: 0, ..bench_fixture::workload() },
+        workload_id: String::new(),
+        calls: calls.iter().map(call).collect(),
+        bytes_read: 0,
+        bytes_written: 0,
+        flops: 0,
+    };
+    let host = clock().host;
+    WiringPlan {
+        schema: WiringPlan::SCHEMA.into(),
+        created: "2026-01-01T00:00:00Z".into(),
+        subject: Subject {
+            solution: "hourglass".into(),
+            checkpoint: CHECKPOINT.into(),
+            mechanisms: Mechanisms { capacity_cache: true, register_cached_rmsnorm: true, tiled_prefill: true },
+            engine: "hourglass".into(),
+            version: "0.1.0".into(),
+            weights_form: "BF16".into(),
+            conversions: Vec::new(),
+        },
+        conditions: Conditions {
+            binary: Binary { version: "0".into(), build_id: missing(), commit: missing(), dirty: Known::Is(false) },
+            host,
+            threads: 2,
+            pinned: false,
+            features: Vec::new(),
+            kernels: Vec::new(),
+        },
+        conditions_id: String::new(),
+        passes: vec![pass],
+        unreached: Vec::new(),
+        checks: Vec::new(),
+        void: false,
+    }
+}
+
+/// A rung that packs the projections to a quarter of the bytes addresses their row and nothing else, and is predicted to take
+/// three quarters of its time off.
+#[test]
+fn a_rung_is_held_against_the_rows_that_it_changes() {
+    let mut views = views();
+    let own = [
+        ("q_proj", "linear", "dense", 4_000_000),
+        ("attention", "attention", "rows", 500),
+        ("norm", "rms_norm", "n", 9),
+    ];
+    let mut packed = own;
+    packed[0] = ("q_proj", "linear", "matvec", 1_000_000);
+    views.wiring = Some(seen("wiring.json", plan(&own)));
+    let text = RungText { name: "packed".into(), change: "four bits".into(), hypothesis: "weights dominate".into() };
+    views.rungs = vec![(text, seen("wiring-packed.json", plan(&packed)))];
+    let ranking = ranked(&views);
+    let [rung] = &ranking.rungs[..] else { panic!("one rung") };
+    assert_eq!(rung.addresses, ["decode q_proj: linear"]);
+    let row = named(&ranking, Phase::Decode, "q_proj: linear");
+    assert!((seconds(&rung.by_bytes) - 0.75 * seconds(&row.measured)).abs() < 1e-9, "{rung:?}");
+    assert!((seconds(&rung.addressed) - seconds(&row.measured)).abs() < 1e-9);
+    let tries = row.tries.known().unwrap();
+    assert!(tries[0].command.join(" ").contains("--variant selected --variant packed"), "{tries:?}");
+    assert!(named(&ranking, Phase::Decode, "attention").tries.missing().is_some());
+}
+
+/// A traced request of twice the clocked one's time, in which `waits_ns` were lost to uneven shares of `q_proj` and `taken_ns`
+/// to other processes.
+fn timeline(waits_ns: u64, taken_ns: u64) -> TimelineRecord {
+    use record::timeline::*;
+    let plan = plan(&[]);
+    let share = |value| Reading::measured(value, Unit::Share, 2);
+    let wall_ns = 1_000_000_000;
+    let causes = |cause, wall_ns| vec![CauseTime { cause, wall_ns }];
+    let busy = |idle_ns, idle_by_cause| Occupation {
+        busy_ns: wall_ns - idle_ns,
+        busy_share: share(0.5),
+        idle_ns,
+        idle_by_cause,
+    };
+    let lane = |name: &str| LaneTime {
+        name: name.into(),
+        kind: "worker".into(),
+        occupation: busy(0, Vec::new()),
+        awaited: Vec::new(),
+        dropped: 0,
+    };
+    let mut record = TimelineRecord {
+        schema: TimelineRecord::SCHEMA.into(),
+        created: "2026-01-01T00:00:00Z".into(),
+        workload: bench_fixture::workload(),
+        workload_id: String::new(),
+        conditions: plan.conditions,
+        conditions_id: String::new(),
+        subject: plan.subject,
+        warmup: 1,
+        process_id: 1,
+        summary: TimelineSummary {
+            coverage: Coverage::complete(),
+            dropped: 0,
+            wall_ns,
+            phases: Vec::new(),
+            device: busy(taken_ns, causes(Cause::Descheduled, taken_ns)),
+            lanes: vec![lane("worker 0"), lane("worker 1")],
+            gaps: Vec::new(),
+            operators: vec![record::timeline::OperatorRow {
+                operator: "q_proj (linear)".into(),
+                planned_calls: missing(),
+                calls: vec![9, 9],
+                wall_ns: vec![100, 100 + waits_ns],
+                imbalance: Known::Is(Imbalance {
+                    slowest: "worker 1".into(),
+                    slowest_over_mean: share(0.1),
+                    lost_ns: waits_ns,
+                }),
+            }],
+            steps: Vec::new(),
+        },
+        main_thread_cpu: Reading::measured(0.07, Unit::Seconds, 1),
+        peak_allocation: Reading::measured(2e9, Unit::Bytes, 1),
+        kv_allocation: Reading::measured(8e7, Unit::Bytes, 1),
+        overhead: missing(),
+        sampling: SamplingUse {
+            rung: SamplingRung::None,
+            why: "not in a test".into(),
+            frequency_hz: missing(),
+            samples: 0,
+            lost: missing(),
+        },
+        checks: Vec::new(),
+        void: false,
+    };
+    record.close();
+    assert!(!record.void, "{:?}", record.checks);
+    record
+}
+
+/// What uneven shares cost is taken out of the operator's rows, by their time, and is a row of its own; nothing is in both.
+#[test]
+fn waits_leave_their_operators_and_are_counted_once() {
+    let plain = ranked(&views());
+    let mut with = views();
+    with.timeline = Some(seen("timeline.json", timeline(20_000_000, 0)));
+    let ranking = ranked(&with);
+    let request = seconds(&ranking.request);
+    // 20 of 1000 ms of the traced window.
+    let lost = 0.02 * request;
+    let waits = ranking.candidates.iter().find(|row| row.kind == CandidateKind::Waits).unwrap();
+    let rows = [Phase::Prefill, Phase::Decode].map(|phase| named(&ranking, phase, "q_proj: linear"));
+    let all: f64 = rows.iter().map(|row| seconds(&row.measured)).sum();
+    for row in rows {
+        let above = seconds(&named(&plain, row.phase, &row.name).recoverable);
+        let expected = (lost * seconds(&row.measured) / all).min(above);
+        assert!((seconds(&row.waits) - expected).abs() < 1e-9, "{row:?}");
+        assert!((seconds(&row.recoverable) - (above - expected)).abs() < 1e-9);
+        assert_eq!(row.evidence.len(), 2);
+    }
+    let moved: f64 = rows.iter().map(|row| seconds(&row.waits)).sum();
+    assert!((seconds(&waits.recoverable) - moved).abs() < 1e-12);
+    assert!((seconds(&ranking.recoverable) - seconds(&plain.recoverable)).abs() < 1e-9, "moved, not added");
+}
+
+#[test]
+fn what_the_machine_took_is_ranked_and_never_what_to_change() {
+    let mut views = views();
+    views.timeline = Some(seen("timeline.json", timeline(0, 600_000_000)));
+    let ranking = ranked(&views);
+    let taken = &ranking.candidates[0];
+    assert_eq!(taken.kind, CandidateKind::Machine);
+    assert!((seconds(&taken.share) - 0.6).abs() < 1e-9);
+    assert_eq!(ranking.first().unwrap().name, "q_proj: linear");
+    assert!(ranking.verdict.contains("q_proj"), "{}", ranking.verdict);
+    assert!(ranking.doubts.iter().any(|doubt| doubt.contains("processors were taken away")), "{:?}", ranking.doubts);
+    let names: Vec<&str> = ranking.memory.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!(names, ["weights and scratch", "keys and values"], "600 MB less 80 MB, and 80 MB");
+}
+
+#[test]
+fn a_climb_reads_back_and_its_rows_join() {
+    let seconds = |value| Reading::measured(value, Unit::Seconds, 4);
+    let row = |from: &str, to: &str, verdict: Verdict| {
+        let (before, ratio) = (seconds(2.0), Reading::measured(0.75, Unit::Ratio, 4));
+        ClimbRow {
+            start_from: from.into(),
+            checkpoint: to.into(),
+            hypothesis: "h".into(),
+            change: "c".into(),
+            dominates: Known::Is("decode q_proj: linear".into()),
+            addresses: vec!["decode q_proj: linear".into()],
+            hits_the_first: Known::Is(true),
+            predicted: Prediction { at_most: seconds(0.7), by_bytes: seconds(0.6) },
+            output: Verified::Passed("all tokens".into()),
+            gained: ClimbRow::gain(&before, &ratio),
+            before,
+            after: seconds(1.5),
+            ratio,
+            interval: Known::unavailable("too few", "more"),
+            finding: Finding::of(true, &Known::Is(verdict)),
+            verdict: Known::Is(verdict),
+            sentence: "s".into(),
+            decision: Known::Is("keep".into()),
+            decision_id: Known::unavailable("no ledger", "decide"),
+            find: EvidenceRef::of("find/2", "find.json", b"x"),
+            bench: EvidenceRef::of("bench/1", "bench.json", b"y"),
+        }
+    };
+    let bench = clock();
+    let mut climb = ClimbRecord {
+        schema: ClimbRecord::SCHEMA.into(),
+        created: "2026-01-01T00:00:00Z".into(),
+        workload: bench.workload,
+        workload_id: String::new(),
+        binary: bench.binary,
+        host: bench.host,
+        solution: "hourglass".into(),
+        from: "a".into(),
+        to: "c".into(),
+        flags: Vec::new(),
+        rows: vec![row("a", "b", Verdict::Better), row("b", "c", Verdict::NoDifference { within_percent: 2.0 })],
+        coverage: Coverage::complete(),
+        checks: Vec::new(),
+        void: false,
+    };
+    climb.close();
+    assert!(!climb.void, "{:?}", climb.checks);
+    assert_eq!(climb.rows.iter().map(|row| row.finding).collect::<Vec<_>>(), [Finding::Confirmed, Finding::Refuted]);
+    assert_eq!(climb.rows[0].gained.value(), Some(0.5));
+    let again: ClimbRecord = read("c.json", &serde_json::to_vec(&climb).unwrap()).unwrap();
+    assert_eq!(again, climb);
+    climb.rows.remove(0);
+    climb.close();
+    assert!(climb.void, "a row that starts where none ended");
 }
 
 #[test]
@@ -202,8 +605,8 @@ fn foreign_files_get_a_reason() {
         (b"[1, 2]", |e| matches!(e, ReadError::NotARecord { .. })),
         (b"null", |e| matches!(e, ReadError::NotARecord { .. })),
         (b"{\"schema\": 1}", |e| matches!(e, ReadError::NotARecord { .. })),
-        (b"{\"schema\": \"find/2\"}", |e| matches!(e, ReadError::UnknownSchema { .. })),
-        (b"{\"schema\": \"find/1\"}", |e| matches!(e, ReadError::Invalid { .. })),
+        (b"{\"schema\": \"find/1\"}", |e| matches!(e, ReadError::UnknownSchema { .. })),
+        (b"{\"schema\": \"find/2\"}", |e| matches!(e, ReadError::Invalid { .. })),
         (b"{\"schema_version\": 1, \"profiles\": []}", |e| matches!(e, ReadError::NotARecord { .. })),
     ];
     for (bytes, expected) in cases {
@@ -213,38 +616,26 @@ fn foreign_files_get_a_reason() {
 }
 
 #[test]
-fn a_missing_total_stays_missing() {
-    let mut record = record();
-    record.replays[0] = Replay::not_measured("selected", workload(Phase::Prefill), "the cache is too small");
-    record.close();
-    assert!(!record.void);
-    let back = read::<FindRecord>("r.json", &text(&record)).unwrap();
-    assert_eq!(back.replays[0].replay_total_us.missing().unwrap().unavailable, "the cache is too small");
-    assert_eq!(back.replays[0].coverage.reason(), Some("the cache is too small"));
-    let incomplete: Value = serde_json::from_slice(&text(&record)).unwrap();
-    assert_eq!(incomplete["replays"][0]["coverage"]["complete"], json!(false));
-}
-
-#[test]
 fn the_schema_names_every_part() {
     let schema = record::schema::<FindRecord>().to_string();
-    for word in ["workload_id", "conditions_id", "replay_total_us", "unavailable", "how_to_get", "dispatch_floor"] {
+    for word in ["workload_id", "recoverable", "mechanism", "falsify", "unexplained", "unavailable", "how_to_get"] {
         assert!(schema.contains(word), "{word}");
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
     fn hostile_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let _ = read::<FindRecord>("x", &bytes);
+        let _ = read::<ClimbRecord>("x", &bytes);
     }
 
     /// A valid record with one stretch overwritten or cut.
     #[test]
     fn damaged_records_never_panic(at in any::<prop::sample::Index>(), junk in "[0-9eE{}\\[\\]\",:.a-z-]{0,12}", cut in any::<bool>()) {
-        let mut bytes = text(&record());
+        let mut bytes = text(&record_of(&views()));
         let at = at.index(bytes.len());
         if cut {
             bytes.truncate(at);
@@ -253,5 +644,19 @@ proptest! {
             bytes.splice(at..end, junk.bytes());
         }
         let _ = read::<FindRecord>("x", &bytes);
+    }
+
+    /// Whatever the operators take and whatever the ceilings say, nothing is counted twice.
+    #[test]
+    fn books_balance_whatever_was_measured(
+        times in proptest::collection::vec((0.0f64..50_000.0, 0.0f64..2.0), 1..6), spread in 0.0f64..0.3,
+    ) {
+        const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+        let operators: Vec<Operator> =
+            times.iter().zip(NAMES).map(|((us, part), name)| (name, name, *us + 1.0, (*us + 1.0) * part)).collect();
+        let record = record_of(&views_of(&PREFILL, &operators, spread));
+        prop_assert!(!record.void, "{:?}", record.checks.iter().filter(|check| !check.passed).collect::<Vec<_>>());
+        let back = read::<FindRecord>("x", &text(&record)).unwrap();
+        prop_assert_eq!(back, record);
     }
 }

@@ -12,8 +12,8 @@ use record::find::{FindStep, StepOutcome};
 use super::folder;
 use super::plan::{Pace, Plan, Planned};
 use crate::child::{self, Ended};
-use crate::interrupt;
 use crate::progress::Progress;
+use crate::{interrupt, output};
 
 /// Before anything is known: about how long the steps after the first look take, as parts of the whole.
 const REST: f64 = 0.85;
@@ -71,7 +71,7 @@ fn step(plan: &Plan<'_>, planned: &Planned, (number, total): (usize, usize), lat
                 let left = (planned.seconds - begun.elapsed().as_secs_f64()).max(0.0) + later;
                 progress.steps(number, total, &format!("{}; about {left:.0} s left", planned.name));
             };
-            match child::run(&words, &mut tick) {
+            match child::run(&words, None, &mut tick) {
                 Ok(ended) => (outcome(&ended, &plan.directory.join(&planned.record)), Some(ended.seconds)),
                 Err(error) => (StepOutcome::Failed(format!("it cannot be started: {error}")), None),
             }
@@ -125,4 +125,20 @@ fn pace(directory: &Path, output_tokens: u64) -> Pace {
         },
         _ => guess,
     }
+}
+
+/// Makes `report.html` of everything in the folder, if this build can. A report that fails takes nothing from the records.
+pub(super) fn report(directory: &Path) {
+    if !crate::has_verb("report") || interrupt::requested() {
+        return;
+    }
+    let out = directory.join("report.html");
+    let words = ["report".into(), directory.to_string_lossy(), "--out".into(), out.to_string_lossy()];
+    let words: Vec<String> = words.map(|word: std::borrow::Cow<'_, str>| word.into_owned()).to_vec();
+    let why = match child::run(&words, None, &mut || {}) {
+        Ok(Ended { code: Some(0), .. }) => return,
+        Ok(ended) => ended.last_words,
+        Err(error) => error.to_string(),
+    };
+    output::note(format_args!("hourglass: {} was not made: {why}", out.display()));
 }

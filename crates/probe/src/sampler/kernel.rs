@@ -1,5 +1,5 @@
-//! The kernel's interface for performance events: opening one, its memory-mapped ring, switching it.
-//! Not here: which events are wanted (`perf.rs`), and what the records in a ring mean (`records.rs`).
+//! The kernel's interface for performance events: opening one, its memory-mapped ring, its count, switching it.
+//! Not here: which events are wanted (`perf.rs`, `capture/perf_counters.rs`), and what a ring's records mean (`records.rs`).
 
 #![allow(unsafe_code, reason = "system calls, and a ring that the kernel writes")]
 
@@ -10,56 +10,66 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// `struct perf_event_attr` up to its 128-byte version.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub(super) struct Attributes {
-    pub(super) kind: u32,
-    pub(super) size: u32,
-    pub(super) config: u64,
+pub(crate) struct Attributes {
+    pub(crate) kind: u32,
+    pub(crate) size: u32,
+    pub(crate) config: u64,
     /// Or a frequency, with [`flag::FREQUENCY`].
-    pub(super) period: u64,
-    pub(super) sample_type: u64,
-    pub(super) read_format: u64,
-    pub(super) flags: u64,
-    pub(super) wakeup: u32,
-    pub(super) breakpoint_type: u32,
-    pub(super) config1: u64,
-    pub(super) config2: u64,
-    pub(super) branch_sample_type: u64,
-    pub(super) user_registers: u64,
-    pub(super) user_stack: u32,
-    pub(super) clock: i32,
-    pub(super) registers_at_interrupt: u64,
-    pub(super) aux_watermark: u32,
-    pub(super) most_frames: u16,
-    pub(super) reserved: u16,
-    pub(super) aux_sample: u32,
-    pub(super) reserved2: u32,
-    pub(super) signal_data: u64,
+    pub(crate) period: u64,
+    pub(crate) sample_type: u64,
+    pub(crate) read_format: u64,
+    pub(crate) flags: u64,
+    pub(crate) wakeup: u32,
+    pub(crate) breakpoint_type: u32,
+    pub(crate) config1: u64,
+    pub(crate) config2: u64,
+    pub(crate) branch_sample_type: u64,
+    pub(crate) user_registers: u64,
+    pub(crate) user_stack: u32,
+    pub(crate) clock: i32,
+    pub(crate) registers_at_interrupt: u64,
+    pub(crate) aux_watermark: u32,
+    pub(crate) most_frames: u16,
+    pub(crate) reserved: u16,
+    pub(crate) aux_sample: u32,
+    pub(crate) reserved2: u32,
+    pub(crate) signal_data: u64,
 }
 
 /// Bits of [`Attributes::flags`].
-pub(super) mod flag {
-    pub(in crate::sampler) const DISABLED: u64 = 1 << 0;
-    pub(in crate::sampler) const EXCLUDE_KERNEL: u64 = 1 << 5;
-    pub(in crate::sampler) const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
-    pub(in crate::sampler) const FREQUENCY: u64 = 1 << 10;
-    pub(in crate::sampler) const SAMPLE_ID_ALL: u64 = 1 << 18;
-    pub(in crate::sampler) const USE_CLOCK: u64 = 1 << 25;
-    pub(in crate::sampler) const CONTEXT_SWITCH: u64 = 1 << 26;
+pub(crate) mod flag {
+    pub(crate) const DISABLED: u64 = 1 << 0;
+    pub(crate) const EXCLUDE_KERNEL: u64 = 1 << 5;
+    pub(crate) const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
+    pub(crate) const FREQUENCY: u64 = 1 << 10;
+    pub(crate) const SAMPLE_ID_ALL: u64 = 1 << 18;
+    pub(crate) const USE_CLOCK: u64 = 1 << 25;
+    pub(crate) const CONTEXT_SWITCH: u64 = 1 << 26;
 }
 
 const CLOSE_ON_EXEC: u64 = 8;
 const ENABLE: u64 = 0x2400;
 const DISABLE: u64 = 0x2401;
+/// Argument of the two above: the event's whole group.
+const GROUP: usize = 1;
 const SET_OUTPUT: u64 = 0x2405;
 const ID: u64 = 0x8008_2407;
 
 /// An open event of one thread.
-pub(super) struct Event(OwnedFd);
+pub(crate) struct Event(OwnedFd);
 
 impl Event {
     /// # Errors
     /// The operating system's: no such event here, or not permitted.
-    pub(super) fn open(attributes: &Attributes, thread: u32) -> io::Result<Event> {
+    pub(crate) fn open(attributes: &Attributes, thread: u32) -> io::Result<Event> {
+        Event::open_in(attributes, thread, None)
+    }
+
+    /// Opens it in the group of `leader`: they are on the processor's counters together or not at all.
+    ///
+    /// # Errors
+    /// As for [`Event::open`].
+    pub(crate) fn open_in(attributes: &Attributes, thread: u32, leader: Option<&Event>) -> io::Result<Event> {
         let mut attributes = *attributes;
         attributes.size = size_of::<Attributes>() as u32;
         attributes.clock = libc::CLOCK_MONOTONIC;
@@ -70,7 +80,7 @@ impl Event {
                 &raw const attributes,
                 thread as libc::pid_t,
                 -1,
-                -1,
+                leader.map_or(-1, |leader| leader.0.as_raw_fd()),
                 CLOSE_ON_EXEC,
             )
         };
@@ -82,19 +92,32 @@ impl Event {
     }
 
     /// What the event's records carry.
-    pub(super) fn id(&self) -> io::Result<u64> {
+    pub(crate) fn id(&self) -> io::Result<u64> {
         let mut id = 0_u64;
         // SAFETY: the request writes eight bytes there.
         self.control(ID, (&raw mut id) as usize).map(|()| id)
     }
 
     /// From now on its records go to the ring of `other`, an event of the same thread.
-    pub(super) fn write_to(&self, other: &Event) -> io::Result<()> {
+    pub(crate) fn write_to(&self, other: &Event) -> io::Result<()> {
         self.control(SET_OUTPUT, other.0.as_raw_fd() as usize)
     }
 
-    pub(super) fn enable(&self, on: bool) -> io::Result<()> {
+    pub(crate) fn enable(&self, on: bool) -> io::Result<()> {
         self.control(if on { ENABLE } else { DISABLE }, 0)
+    }
+
+    /// Switches it and the events of its group.
+    pub(crate) fn enable_group(&self, on: bool) -> io::Result<()> {
+        self.control(if on { ENABLE } else { DISABLE }, GROUP)
+    }
+
+    /// What a counting event has counted, in the layout that its attributes' `read_format` asks for: at most `words` of them.
+    pub(crate) fn read(&self, words: usize) -> io::Result<Vec<u64>> {
+        let mut bytes = vec![0; 8 * words];
+        let read = rustix::io::read(&self.0, &mut bytes)?;
+        let words = bytes[..read].chunks_exact(8);
+        Ok(words.map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes"))).collect())
     }
 
     fn control(&self, request: u64, argument: usize) -> io::Result<()> {
@@ -107,7 +130,7 @@ impl Event {
 }
 
 /// The ring into which the kernel writes an event's records.
-pub(super) struct Ring {
+pub(crate) struct Ring {
     start: *mut u8,
     /// Of the data: a power of two.
     bytes: usize,
@@ -126,7 +149,7 @@ impl Ring {
     ///
     /// # Errors
     /// Not even one page.
-    pub(super) fn new(event: &Event, bytes: usize) -> io::Result<Ring> {
+    pub(crate) fn new(event: &Event, bytes: usize) -> io::Result<Ring> {
         // SAFETY: takes a constant.
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
         let mut bytes = bytes.next_power_of_two().max(page);
@@ -154,7 +177,7 @@ impl Ring {
     }
 
     /// Moves whole records into `out`, as many as its reserved room takes; what does not fit is left.
-    pub(super) fn drain(&mut self, out: &mut Vec<u8>) {
+    pub(crate) fn drain(&mut self, out: &mut Vec<u8>) {
         // SAFETY: the header is mapped and its two positions are aligned u64 that the kernel accesses atomically too.
         let (head, tail) =
             unsafe { (&*self.start.add(HEAD).cast::<AtomicU64>(), &*self.start.add(TAIL).cast::<AtomicU64>()) };

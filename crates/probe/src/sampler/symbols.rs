@@ -20,6 +20,13 @@ impl Symbols {
         Symbols { kernel: kernel_functions(&text), known: HashMap::new() }
     }
 
+    /// Start and name of the kernel's function that an address is in; `None` where the kernel does not tell.
+    pub(crate) fn kernel_function(&self, address: Address) -> Option<(u64, &str)> {
+        let at = address.at - u64::from(address.returns);
+        let before = self.kernel.partition_point(|(start, _)| *start <= at);
+        before.checked_sub(1).map(|index| (self.kernel[index].0, self.kernel[index].1.as_str()))
+    }
+
     /// The stack of `addresses` (innermost first) in `samples`.
     pub fn stack(&mut self, addresses: &[Address], names: &mut Names, samples: &mut CpuSamples) -> StackId {
         let mut frames = Vec::with_capacity(addresses.len());
@@ -36,9 +43,7 @@ impl Symbols {
     fn look_up(&self, address: Address, names: &mut Names, samples: &mut CpuSamples) -> Vec<FrameId> {
         let plain = |function| Frame { function, file: None, line: None, inlined: false };
         if address.kernel {
-            let at = address.at - u64::from(address.returns);
-            let before = self.kernel.partition_point(|(start, _)| *start <= at);
-            let name = before.checked_sub(1).map_or("[kernel]", |index| self.kernel[index].1.as_str());
+            let name = self.kernel_function(address).map_or("[kernel]", |(_, name)| name);
             return vec![samples.frame(plain(names.intern(name)))];
         }
         let mut found: Vec<Frame> = Vec::new();

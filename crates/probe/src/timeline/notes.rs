@@ -164,8 +164,7 @@ pub(super) struct Planner {
 
 impl Planner {
     pub(super) fn plan(self, threads: &ThreadIds) -> Plan {
-        let threads = threads.0.iter().map(|id| id.load(Relaxed)).collect();
-        Plan { programs: self.programs, passes: self.passes, threads }
+        Plan { programs: self.programs, passes: self.passes, threads: threads.threads() }
     }
 }
 
@@ -203,11 +202,16 @@ impl Notebook for Planner {
 }
 
 /// Learns which thread each worker is.
-pub(super) struct ThreadIds(Vec<AtomicU32>);
+pub(crate) struct ThreadIds(Vec<AtomicU32>);
 
 impl ThreadIds {
-    pub(super) fn new(workers: usize) -> ThreadIds {
+    pub(crate) fn new(workers: usize) -> ThreadIds {
         ThreadIds((0..workers).map(|_| AtomicU32::new(0)).collect())
+    }
+
+    /// By worker; 0 for one that has not walked yet.
+    pub(crate) fn threads(&self) -> Vec<u32> {
+        self.0.iter().map(|id| id.load(Relaxed)).collect()
     }
 }
 

@@ -103,10 +103,38 @@ pub struct RawSample {
 }
 
 /// One place in a stack: the address in hexadecimal, after `k` for one of the operating system's, after `r` for the place
-/// behind a call, as a text: `"r55d0c0ffee00"`.
+/// behind a call (`kr` for both), as a text: `"r55d0c0ffee00"`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RawAddress(pub String);
+
+/// A [`RawAddress`], taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place {
+    pub at: u64,
+    /// Of the operating system.
+    pub kernel: bool,
+    /// Where a call returns to, which is one instruction behind the call.
+    pub returns: bool,
+}
+
+impl From<Place> for RawAddress {
+    fn from(place: Place) -> RawAddress {
+        let (kernel, returns) = (if place.kernel { "k" } else { "" }, if place.returns { "r" } else { "" });
+        RawAddress(format!("{kernel}{returns}{:x}", place.at))
+    }
+}
+
+impl RawAddress {
+    /// `None` if it is not written as one.
+    pub fn place(&self) -> Option<Place> {
+        let (rest, kernel) = self.0.strip_prefix('k').map_or((&*self.0, false), |rest| (rest, true));
+        let (rest, returns) = rest.strip_prefix('r').map_or((rest, false), |rest| (rest, true));
+        // The library's parser takes a sign, too.
+        let digits = rest.bytes().all(|byte| byte.is_ascii_hexdigit());
+        digits.then(|| u64::from_str_radix(rest, 16).ok()).flatten().map(|at| Place { at, kernel, returns })
+    }
+}
 
 /// The operating system's function that starts at an address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -153,4 +181,26 @@ pub enum CounterKind {
     Software,
     /// A simulated processor: callgrind.
     Simulated,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_written_and_read_alike() {
+        for (text, at, kernel, returns) in [
+            ("55d0c0ffee00", 0x55d0_c0ff_ee00, false, false),
+            ("r10", 0x10, false, true),
+            ("kffffffff81000000", 0xffff_ffff_8100_0000, true, false),
+            ("kr0", 0, true, true),
+        ] {
+            let address = RawAddress(text.to_owned());
+            assert_eq!(address.place(), Some(Place { at, kernel, returns }), "{text}");
+            assert_eq!(RawAddress::from(Place { at, kernel, returns }), address);
+        }
+        for text in ["", "k", "rk1", "+1", "-1", "x", "10000000000000000", "0x1", "1 "] {
+            assert_eq!(RawAddress(text.to_owned()).place(), None, "{text}");
+        }
+    }
 }

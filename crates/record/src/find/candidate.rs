@@ -65,8 +65,10 @@ pub enum CandidateKind {
     Tokenising,
     /// Making and releasing input and cache within the request.
     SetUp,
-    /// Nobody computed, for a reason outside the program.
+    /// Nobody computed, for a reason that no other kind names.
     Idle,
+    /// Nobody computed, because the processors were taken away: nothing in the program gives it back.
+    Machine,
 }
 
 impl CandidateKind {
@@ -80,6 +82,7 @@ impl CandidateKind {
             CandidateKind::Tokenising => "tokenising",
             CandidateKind::SetUp => "set-up",
             CandidateKind::Idle => "idle",
+            CandidateKind::Machine => "machine",
         }
     }
 }

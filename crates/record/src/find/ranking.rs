@@ -93,9 +93,9 @@ impl Ranking {
         Ok(ranking)
     }
 
-    /// The candidates of the first rank.
-    pub fn first(&self) -> impl Iterator<Item = &Candidate> {
-        self.candidates.iter().filter(|candidate| candidate.rank == 1)
+    /// The candidate with most to give that a change of the program could reach.
+    pub fn first(&self) -> Option<&Candidate> {
+        self.candidates.iter().find(|candidate| candidate.kind != CandidateKind::Machine)
     }
 
     pub(super) fn checks(&self) -> Vec<Check> {

@@ -5,7 +5,8 @@
 //! passes of the request. What perfect sharing would take off it, by the timeline, is moved to the row of waits; what the
 //! ceilings do not allow to be less is its floor. Dispatch is the replay's floor times the passes. Sampling is the replay's
 //! (the timeline's where there is no replay), set-up the clock's remainder, and idle rows are stretches of the timeline in
-//! which no worker computed, for causes that none of the others holds.
+//! which no worker computed, for causes that none of the others holds. What the timeline says is taken as a part of its
+//! window and of the clocked request alike.
 
 use crate::evidence::EvidenceRef;
 use crate::find::candidate::{CandidateKind, Multiplicity, SecondsInterval};
@@ -26,6 +27,8 @@ pub(super) struct Row {
     pub(super) name: String,
     /// The operator's name; of rows that are none their own.
     pub(super) operator: String,
+    /// As the timeline names it.
+    pub(super) traced: String,
     pub(super) phase: Phase,
     pub(super) multiplicity: Multiplicity,
     pub(super) measured: f64,
@@ -55,6 +58,7 @@ impl Row {
             kind,
             name: name.to_owned(),
             operator: name.to_owned(),
+            traced: name.to_owned(),
             phase,
             multiplicity: Multiplicity { passes, calls: 1, context_tokens: 0 },
             measured,
@@ -138,9 +142,10 @@ pub(super) fn rows(views: &Views, checkpoint: &str, request: &RequestSummary) ->
         rows.push(Row::plain(CandidateKind::SetUp, "set-up and release", Phase::Request, 1, set_up, &clock.evidence));
     }
     if let Some(timeline) = whole_request(&views.timeline) {
-        let waits = move_waits(&mut rows, timeline);
+        let scale = scale(timeline, request);
+        let waits = move_waits(&mut rows, timeline, scale);
         rows.extend(waits);
-        rows.extend(idle_rows(timeline, &phases));
+        rows.extend(idle_rows(timeline, &phases, scale));
     }
     (rows, phases)
 }
@@ -148,6 +153,12 @@ pub(super) fn rows(views: &Views, checkpoint: &str, request: &RequestSummary) ->
 /// The timeline, if it is of whole requests.
 pub(super) fn whole_request(seen: &Option<Seen<TimelineRecord>>) -> Option<&Seen<TimelineRecord>> {
     seen.as_ref().filter(|seen| seen.record.workload.phase == Phase::Request)
+}
+
+/// Seconds of the clocked request for a nanosecond of the traced one, which ran in another minute and was traced.
+fn scale(timeline: &Seen<TimelineRecord>, request: &RequestSummary) -> f64 {
+    let wall = timeline.record.summary.wall_ns.max(1) as f64;
+    request.whole_request.value().unwrap_or(0.0) / wall
 }
 
 /// Passes of a phase in one request. A replayed prefill is the whole prompt's, in however many chunks a request runs it.
@@ -167,7 +178,7 @@ fn phase_rows(replay: &Replay, passes: u64, evidence: &EvidenceRef) -> Vec<Row> 
     let dispatch_us = dispatch.and_then(|timing| timing.median.value()).unwrap_or(0.0);
     let lowest_us = dispatch.and_then(|timing| timing.lowest().value()).unwrap_or(0.0);
     let mut rows = Vec::new();
-    let mut operator = |name: String, operator: &str, row: &GroupRow| {
+    let mut operator = |name: String, slot: &str, operator: &str, row: &GroupRow| {
         let Some(median) = row.timing.median.value() else { return };
         let measured = (median - dispatch_us).max(0.0) * scale;
         let floor = row.floor.known().and_then(|floor| net_floor(floor, lowest_us));
@@ -178,6 +189,7 @@ fn phase_rows(replay: &Replay, passes: u64, evidence: &EvidenceRef) -> Vec<Row> 
             kind: CandidateKind::Operator,
             name,
             operator: operator.to_owned(),
+            traced: if slot == operator { slot.to_owned() } else { format!("{slot} ({operator})") },
             phase,
             multiplicity: Multiplicity { passes, calls: row.calls, context_tokens },
             measured,
@@ -202,13 +214,13 @@ fn phase_rows(replay: &Replay, passes: u64, evidence: &EvidenceRef) -> Vec<Row> 
     match &replay.operators {
         Known::Is(operators) => {
             for row in operators {
-                operator(row.name(), &row.operator, &row.row);
+                operator(row.name(), &row.slot, &row.operator, &row.row);
             }
         }
         // Groups alone: fewer and larger rows of the same time.
         Known::Unavailable(_) => {
             for row in &replay.groups {
-                operator(row.group.clone(), &row.group, row);
+                operator(row.group.clone(), &row.group, &row.group, row);
             }
         }
     }
@@ -268,14 +280,14 @@ fn dispatch_floors(rows: &mut [Row], views: &Views, ceilings: &Seen<crate::ceili
     }
 }
 
-/// Takes out of each operator what its workers' uneven shares cost, and makes it a row of its own. The timeline knows
-/// operators and not phases: what it says is given to the rows of one operator by their time.
-fn move_waits(rows: &mut [Row], timeline: &Seen<TimelineRecord>) -> Option<Row> {
+/// Takes out of each operator what its workers' uneven shares cost, and makes it a row of its own. The timeline does
+/// not tell phases apart: what it says is given to the rows of one operator by their time.
+fn move_waits(rows: &mut [Row], timeline: &Seen<TimelineRecord>, scale: f64) -> Option<Row> {
     let mut moved = 0.0;
     for seen in &timeline.record.summary.operators {
         let Some(imbalance) = seen.imbalance.known() else { continue };
-        let lost = imbalance.lost_ns as f64 * 1e-9;
-        let own = |row: &&mut Row| row.kind == CandidateKind::Operator && row.operator == seen.operator;
+        let lost = imbalance.lost_ns as f64 * scale;
+        let own = |row: &&mut Row| row.kind == CandidateKind::Operator && row.traced == seen.operator;
         let all: f64 = rows.iter_mut().filter(own).map(|row| row.measured).sum();
         for row in rows.iter_mut().filter(own).filter(|_| all > 0.0) {
             // No more than what is above the floor: the floor's barriers are nobody's to gain.
@@ -292,14 +304,14 @@ fn move_waits(rows: &mut [Row], timeline: &Seen<TimelineRecord>) -> Option<Row> 
 }
 
 /// Stretches in which no worker computed. Causes that other rows hold already are left out.
-fn idle_rows(timeline: &Seen<TimelineRecord>, phases: &[PhaseParts]) -> Vec<Row> {
+fn idle_rows(timeline: &Seen<TimelineRecord>, phases: &[PhaseParts], scale: f64) -> Vec<Row> {
     let no_sampling = phases.iter().all(|parts| parts.sampling.is_none());
     let no_dispatch = phases.iter().all(|parts| parts.dispatch.is_none());
     let causes = &timeline.record.summary.device.idle_by_cause;
     let rows = causes.iter().filter_map(|time| {
         let (kind, name) = match time.cause {
-            Cause::Steal => (CandidateKind::Idle, "steal by the hypervisor"),
-            Cause::Descheduled => (CandidateKind::Idle, "descheduled: others had the processors"),
+            Cause::Steal => (CandidateKind::Machine, "steal by the hypervisor"),
+            Cause::Descheduled => (CandidateKind::Machine, "processors taken by others"),
             Cause::PageFault => (CandidateKind::Idle, "page faults"),
             Cause::Unexplained => (CandidateKind::Idle, "nobody computed, cause not recorded"),
             Cause::Tokenising => (CandidateKind::Tokenising, "tokenising"),
@@ -308,7 +320,7 @@ fn idle_rows(timeline: &Seen<TimelineRecord>, phases: &[PhaseParts]) -> Vec<Row>
             // In operators' rows and waits; in the clock's remainder.
             Cause::Sampling | Cause::Dispatch | Cause::Barrier | Cause::Setup => return None,
         };
-        let seconds = time.wall_ns as f64 * 1e-9;
+        let seconds = time.wall_ns as f64 * scale;
         let mut row = Row::plain(kind, name, Phase::Request, 1, seconds, &timeline.evidence);
         // The request's clock starts with token ids.
         row.in_request = kind != CandidateKind::Tokenising;

@@ -104,10 +104,12 @@ pub(super) fn mechanism(row: &Row) -> String {
             "page faults" => {
                 "memory is touched for the first time inside the request, and the system brings each page in"
             }
-            "nobody computed, cause not recorded" => "no worker computed and no recorded cause covers the time",
-            _ => "the processors were taken away; a quieter machine gives the time back, a kernel does not",
+            _ => "no worker computed and no recorded cause covers the time",
         }
         .to_owned(),
+        CandidateKind::Machine => {
+            "the processors were taken away; a quieter machine gives the time back, a kernel does not".to_owned()
+        }
     }
 }
 
@@ -148,7 +150,7 @@ pub(super) fn falsify(subject: &Subject<'_>, row: &Row) -> Experiment {
             );
             Experiment { command: command(subject.views, "replay", &words), says }
         }
-        CandidateKind::Waits | CandidateKind::Idle | CandidateKind::Tokenising => Experiment {
+        CandidateKind::Waits | CandidateKind::Idle | CandidateKind::Machine | CandidateKind::Tokenising => Experiment {
             command: subject.request_command("timeline", &["--checkpoint", subject.checkpoint]),
             says: "wrong if a second trace does not show it again".to_owned(),
         },
@@ -210,7 +212,7 @@ fn kernels(subject: &Subject<'_>, row: &Row) -> Option<Experiment> {
 
 /// One sentence: what to change and what that could bring.
 pub(super) fn verdict(subject: &Subject<'_>, ranking: &Ranking, request: &RequestSummary) -> String {
-    let Some(first) = ranking.candidates.first() else {
+    let Some(first) = ranking.first() else {
         return "Nothing can be said of where the request's time goes: no view of it beside its clock is there."
             .to_owned();
     };
@@ -219,7 +221,8 @@ pub(super) fn verdict(subject: &Subject<'_>, ranking: &Ranking, request: &Reques
     let whole = ranking.request.value().unwrap_or(0.0);
     let gain = value(first);
     let part = if whole > 0.0 { gain / whole } else { 0.0 };
-    let alike: Vec<String> = ranking.first().filter(|other| *other != first).map(name).collect();
+    let same = |other: &&Candidate| other.rank == first.rank && *other != first && other.kind != CandidateKind::Machine;
+    let alike: Vec<String> = ranking.candidates.iter().filter(same).map(name).collect();
     let tie = match alike.as_slice() {
         [] => String::new(),
         [one] => format!(" It and {one} cannot be told apart."),
@@ -281,6 +284,14 @@ pub(super) fn doubts(subject: &Subject<'_>, ranking: &Ranking, request: &Request
             )
         });
     }
+    let taken = rows.iter().filter(|row| row.kind == CandidateKind::Machine).map(|row| row.measured).sum::<f64>();
+    if taken > UNEXPLAINED * whole {
+        doubts.push(format!(
+            "{} of the request ({}) nobody computed because the processors were taken away.",
+            ms(taken),
+            percent(taken / whole)
+        ));
+    }
     if let Some(share) = request.processor_share.value().filter(|share| *share < BUSY) {
         doubts.push(format!(
             "the clocked workers had their processors {} of the time: other processes ran, and every time is too long.",
@@ -308,7 +319,7 @@ fn disagreement(views: &Views, rows: &[Row]) -> Option<String> {
     }
     let mut shares: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.kind == CandidateKind::Operator) {
-        shares.entry(&row.operator).or_default().0 += row.measured;
+        shares.entry(&row.traced).or_default().0 += row.measured;
     }
     for row in &timeline.operators {
         let slowest = row.wall_ns.iter().copied().max().unwrap_or(0);
@@ -332,7 +343,7 @@ fn disagreement(views: &Views, rows: &[Row]) -> Option<String> {
 /// What to run next: what exists already and could gain most, then the test of the first candidate.
 pub(super) fn next(subject: &Subject<'_>, ranking: &Ranking) -> Vec<Experiment> {
     let mut next: Vec<Experiment> = Vec::new();
-    if let Some(first) = ranking.candidates.first() {
+    if let Some(first) = ranking.first() {
         next.push(first.falsify.clone());
         next.extend(first.tries.known().into_iter().flatten().cloned());
     }

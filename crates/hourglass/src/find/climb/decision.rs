@@ -1,0 +1,108 @@
+//! The decision of a step, by the verb `decide`: opened before the clock of both runs, closed on what it saw.
+//! Not here: rules, verdicts and the ledger, which are that verb's.
+
+use std::path::Path;
+
+use record::find::{RungText, Seen};
+use record::{ClimbRow, FindRecord, Known};
+use serde_json::Value;
+
+use crate::child;
+
+/// The request must get faster by more than this for a rung to be kept, and slower by more to be rejected.
+const ACCEPT: &str = "request < 0.98 * baseline";
+const REJECT: &str = "request > 1.02 * baseline";
+
+/// The id of an opened decision, or why there is none.
+pub(super) type Opened = Result<String, String>;
+
+/// Writes the three sentences down. A step that was opened by an earlier run of the climb stays opened.
+pub(super) fn open(
+    directory: &Path,
+    stem: &str,
+    parent: &str,
+    rung: &RungText,
+    find: &Seen<FindRecord>,
+    _flags: &[String],
+) -> Opened {
+    let dominates = find.record.ranking.known().map_or("not known", |ranking| ranking.verdict.as_str());
+    let find_file = directory.join(&find.evidence.file).to_string_lossy().into_owned();
+    let words = [
+        "decide",
+        "open",
+        "--dominates",
+        dominates,
+        "--change",
+        &rung.change,
+        "--expect",
+        &rung.hypothesis,
+        "--accept",
+        ACCEPT,
+        "--reject",
+        REJECT,
+        "--baseline",
+        parent,
+        "--candidate",
+        &rung.name,
+        "--workload-of",
+        &find_file,
+        "--evidence",
+        &find_file,
+        "--json",
+    ];
+    let entry = ask(directory, &format!("{stem}-decision-opened.json"), &words)?;
+    id_of(&entry).ok_or_else(|| "`decide open` printed no id".to_owned())
+}
+
+/// Lets the rules judge the step's clock and fills in what they say.
+pub(super) fn close(directory: &Path, stem: &str, opened: Opened, row: &mut ClimbRow) {
+    let closed = opened.and_then(|id| {
+        let bench = directory.join(&row.bench.file).to_string_lossy().into_owned();
+        let words = ["decide", "close", &id, &bench, "--json"];
+        let entry = ask(directory, &format!("{stem}-decision-closed.json"), &words)?;
+        let verdict =
+            entry.pointer("/close/outcome").or_else(|| entry.pointer("/outcome")).or_else(|| entry.get("verdict"));
+        let verdict = verdict.and_then(word).ok_or("`decide close` printed no outcome")?;
+        Ok((id, verdict))
+    });
+    match closed {
+        Ok((id, verdict)) => (row.decision_id, row.decision) = (Known::Is(id), Known::Is(verdict)),
+        Err(why) => {
+            row.decision = Known::unavailable(why.as_str(), "`hourglass decide open`, then `hourglass decide close`");
+            row.decision_id = Known::unavailable(why, "`hourglass decide open`");
+        }
+    }
+}
+
+/// A verdict is a word, or an object with one key that is it.
+fn word(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Object(fields) => fields.keys().next().cloned(),
+        _ => None,
+    }
+}
+
+fn id_of(entry: &Value) -> Option<String> {
+    Some(entry.get("id")?.as_str()?.to_owned())
+}
+
+/// Runs the command, its answer kept in `file`; an answer that is there already is taken.
+fn ask(directory: &Path, file: &str, words: &[&str]) -> Result<Value, String> {
+    let path = directory.join(file);
+    let kept = || std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    if let Some(entry) = kept() {
+        return Ok(entry);
+    }
+    if !crate::has_verb(words[0]) {
+        return Err(format!("this build has no verb '{}'", words[0]));
+    }
+    let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    let ended = child::run(&words, Some(&path), &mut || {}).map_err(|error| error.to_string())?;
+    let answer = kept();
+    if answer.is_none() {
+        // Not kept: the next run of the climb asks again.
+        let _ = std::fs::remove_file(&path);
+    }
+    answer.ok_or(ended.last_words)
+}

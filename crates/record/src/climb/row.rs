@@ -1,0 +1,130 @@
+//! One row of the route table out of its two records: what the parent's ranking predicted and what the clock of both saw.
+//! Not here: making either record, and the decision, which is the ledger's.
+
+use crate::bench::{BenchRecord, Interval, Metric, Verdict};
+use crate::climb::{ClimbRow, Finding, Prediction};
+use crate::find::{Candidate, FindRecord, RungText, Seen};
+use crate::known::Known;
+use crate::quantity::Reading;
+use crate::workload::Phase;
+
+/// The row of `rung` after `start_from`; decision and its id are left to be filled in.
+///
+/// # Errors
+/// A sentence: a record that is not about these two, or not about one request.
+pub fn row(
+    start_from: &str,
+    rung: &RungText,
+    find: &Seen<FindRecord>,
+    bench: &Seen<BenchRecord>,
+) -> Result<ClimbRow, String> {
+    let (find_record, clock) = (&find.record, &bench.record);
+    if find_record.protocol.checkpoint != start_from {
+        return Err(format!("{} is about '{}'", find.evidence.file, find_record.protocol.checkpoint));
+    }
+    let differing = find_record.workload.differences(&clock.workload);
+    if !differing.is_empty() {
+        return Err(format!(
+            "{} differ between {} and {}",
+            differing.join(", "),
+            find.evidence.file,
+            bench.evidence.file
+        ));
+    }
+    let arm = |name: &str| clock.arm_named(name).ok_or_else(|| format!("{} has no arm '{name}'", bench.evidence.file));
+    if arm(start_from)? != 0 {
+        return Err(format!("'{start_from}' is not the control of {}", bench.evidence.file));
+    }
+    let index = arm(&rung.name)?;
+    let own = &clock.arms[index];
+    let counts = own.counts && clock.arms[0].counts && !clock.void;
+    let comparison = clock.comparison(index, Metric::Request).filter(|_| counts);
+    let missing = || {
+        let why = own.reason.clone().unwrap_or_else(|| "the two were not clocked to the end".to_owned());
+        crate::known::Unavailable { unavailable: why, how_to_get: "see the bench record".to_owned() }
+    };
+    let verdict = comparison.map_or_else(|| Known::Unavailable(missing()), |row| row.verdict.clone());
+    let ratio = comparison.map_or_else(|| Known::Unavailable(missing()), |row| row.ratio.clone());
+    let interval = comparison.map_or_else(|| Known::Unavailable(missing()), |row| row.interval.clone());
+    let (before, after) = (clock.arms[0].median(Metric::Request), own.median(Metric::Request));
+    let gained = ClimbRow::gain(&before, &ratio);
+    let ranking = find_record.ranking.known();
+    let offer = ranking.and_then(|ranking| ranking.rungs.iter().find(|offer| offer.checkpoint == rung.name));
+    let first = ranking.and_then(|ranking| ranking.first());
+    let addresses = offer.map(|offer| offer.addresses.clone()).unwrap_or_default();
+    let finding = Finding::of(counts, &verdict);
+    let predicted = Prediction {
+        at_most: offer.map_or_else(no_ranking, |offer| offer.at_most.clone()),
+        by_bytes: offer.map_or_else(no_ranking, |offer| offer.by_bytes.clone()),
+    };
+    let sentence = sentence(finding, &verdict, &ratio, &interval, &gained, &predicted, own.reason.as_deref());
+    Ok(ClimbRow {
+        start_from: start_from.to_owned(),
+        checkpoint: rung.name.clone(),
+        hypothesis: rung.hypothesis.clone(),
+        change: rung.change.clone(),
+        dominates: first.map_or_else(no_ranking, |first| Known::Is(titled(first))),
+        hits_the_first: match (first, offer) {
+            (Some(first), Some(_)) => Known::Is(addresses.contains(&titled(first))),
+            _ => no_ranking(),
+        },
+        addresses,
+        predicted,
+        output: own.output_check.result.clone(),
+        before,
+        after,
+        ratio,
+        interval,
+        verdict,
+        gained,
+        finding,
+        sentence,
+        decision: Known::unavailable("nothing was decided", "`hourglass decide`"),
+        decision_id: Known::unavailable("nothing was decided", "`hourglass decide`"),
+        find: find.evidence.clone(),
+        bench: bench.evidence.clone(),
+    })
+}
+
+fn no_ranking<T>() -> Known<T> {
+    Known::unavailable("the parent has no ranking, or the rung no plan of calls", "find it again")
+}
+
+fn titled(candidate: &Candidate) -> String {
+    match candidate.phase {
+        Phase::Request => candidate.name.clone(),
+        phase => format!("{} {}", phase.name(), candidate.name),
+    }
+}
+
+fn sentence(
+    finding: Finding,
+    verdict: &Known<Verdict>,
+    ratio: &Reading,
+    interval: &Known<Interval>,
+    gained: &Reading,
+    predicted: &Prediction,
+    reason: Option<&str>,
+) -> String {
+    if finding == Finding::Void {
+        return format!("void: {}", reason.unwrap_or("the record is void by its own checks"));
+    }
+    let ms = |reading: &Reading| reading.value().map(|seconds| format!("{:.1} ms", seconds * 1e3));
+    let seen = match (ratio.value(), interval.known()) {
+        (Some(ratio), Some(Interval { low, high })) => {
+            format!("the request takes {ratio:.3} of its time ({low:.3} to {high:.3})")
+        }
+        (Some(ratio), None) => format!("the request takes {ratio:.3} of its time"),
+        (None, _) => "the request was not clocked".to_owned(),
+    };
+    let what = match verdict.known() {
+        Some(Verdict::Better) => "faster",
+        Some(Verdict::Worse) => "slower",
+        Some(Verdict::NoDifference { .. }) => "no difference that matters",
+        Some(Verdict::Inconclusive { .. }) | None => "not decided by so many samples",
+    };
+    let gain = ms(gained).map(|gain| format!(", {gain} gained")).unwrap_or_default();
+    let most = ms(&predicted.at_most).map(|most| format!(" of at most {most} predicted")).unwrap_or_default();
+    let bytes = ms(&predicted.by_bytes).map(|by| format!(" ({by} by bytes alone)")).unwrap_or_default();
+    format!("{}: {what}; {seen}{gain}{most}{bytes}", finding.name())
+}
