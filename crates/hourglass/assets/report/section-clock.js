@@ -117,7 +117,7 @@ function intervalOf(comparison) {
     const interval = known(comparison.interval);
     if (!interval) return [`${number(ratio)} × `, missingWord(comparison.interval)];
     const far = (side) => (side > 1e3 || side < 1e-3 ? side.toExponential(0) : number(side));
-    return `${number(ratio)} × (${far(interval.low)} to ${far(interval.high)})`;
+    return h("span", { class: "interval" }, `${number(ratio)} × (${far(interval.low)} to ${far(interval.high)})`);
 }
 
 /** A verdict in words; the whole sentence is in the record. */

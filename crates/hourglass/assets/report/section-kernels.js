@@ -16,6 +16,10 @@ function shareWords(share) {
     return `${percent(share.value)} (${percent(share.low)} to ${percent(share.high)})`;
 }
 
+function shareCell(share) {
+    return h("span", { class: "interval" }, shareWords(share));
+}
+
 function placeName(place) {
     if (place === "barrier_wait") return "waiting at a barrier";
     if (place === "dispatch") return "dispatch";
@@ -52,7 +56,7 @@ function kernelChart(record, tree) {
         { head: "Rank", form: count, of: (row) => row.row?.rank ?? null },
         { head: "Kernel", of: (row) => h("span", { class: "mono" }, row.name) },
         { head: "Samples", form: count, of: (row) => row.cost.samples },
-        { head: "Share (95 % interval)", of: (row) => shareWords(row.cost.share) },
+        { head: "Share (95 % interval)", of: (row) => shareCell(row.cost.share) },
         { head: "Dispatches", form: count, of: (row) => row.row?.dispatches ?? null },
         { head: "Time each", unit: "us", of: (row) => row.row?.per_dispatch ?? null },
         { head: "Per pass", unit: "us", of: (row) => row.row?.per_pass ?? null },
