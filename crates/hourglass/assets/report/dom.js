@@ -61,6 +61,11 @@ function details(summary, ...children) {
     return h("details", {}, h("summary", {}, summary), children);
 }
 
+/** What only somebody at a screen unfolds: paper leaves it out. */
+function aside(summary, ...children) {
+    return h("details", { class: "aside" }, h("summary", {}, summary), children);
+}
+
 /** Names and what they are, as a list of terms; rows without a value are left out. */
 function terms(rows, className = "terms") {
     const shown = rows.filter((row) => row && row[1] !== null && row[1] !== undefined);

@@ -64,8 +64,9 @@ function build() {
     add({ id: "records", title: "Records", question: "What this report was made from." }, recordsSection());
     document.getElementById("contents").append(h("ol", {}, contents));
     document.title = `Hourglass report: ${document.querySelector("h1").textContent}`;
+    followContents();
     // On paper, what is folded away is shown.
-    const folded = () => [...document.querySelectorAll("details:not([open])")];
+    const folded = () => [...document.querySelectorAll("details:not([open], .aside)")];
     let opened = [];
     addEventListener("beforeprint", () => {
         opened = folded();
@@ -75,6 +76,24 @@ function build() {
         for (const one of opened) one.open = false;
     });
     if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
+}
+
+/** Marks in the contents which section is being read. */
+function followContents() {
+    const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
+    const seen = new Set();
+    const watcher = new IntersectionObserver((entries) => {
+        for (const { target, isIntersecting } of entries) {
+            if (isIntersecting) seen.add(target.id);
+            else seen.delete(target.id);
+        }
+        const first = [...links.keys()].find((id) => seen.has(id));
+        for (const [id, link] of links) {
+            if (id === first) link.setAttribute("aria-current", "true");
+            else link.removeAttribute("aria-current");
+        }
+    }, { rootMargin: "-10% 0px -70% 0px" });
+    for (const section of document.querySelectorAll("main > section")) watcher.observe(section);
 }
 
 build();

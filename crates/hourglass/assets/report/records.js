@@ -62,7 +62,7 @@ function evidenceLinks(references) {
     return references.map((reference, index) => {
         const here = DATA.records.find((entry) => entry.sha256 === reference.sha256);
         const label = `${reference.schema} ${shortId(reference.sha256)}`;
-        return [index > 0 && ", ", here ? h("a", { href: `#record-${here.index}` }, label) : h("span", { title: reference.file }, `${label} (not in this report)`)];
+        return [index > 0 && ", ", here ? h("a", { href: `#record-${here.index}` }, label) : h("span", { title: `${reference.file}, which is not in this report` }, label)];
     });
 }
 

@@ -81,7 +81,7 @@ function metricPanel(record, metric) {
     const names = data.map((row) => row.name);
     return chart({
         title: `${METRICS[metric][0]}: ${METRICS[metric][1]}`,
-        note: `Bar: median. Dots: every sample that was measured. Dark line: where the arm lies with ${percent(record.protocol.confidence, 0)} confidence, as the control's median times the interval of the paired ratio.` + (wide.length > 0 ? ` Too few samples for an interval worth drawing: ${wide.join(", ")}.` : ""),
+        note: `Bar: median. Dots: every sample that was measured. Thin line: where the arm lies with ${percent(record.protocol.confidence, 0)} confidence, as the control's median times the interval of the paired ratio.` + (wide.length > 0 ? ` Too few samples for an interval worth drawing: ${wide.join(", ")}.` : ""),
         data,
         select: 'g[aria-label="bar"] rect',
         describe: (row) => `${row.name}: ${number(row.value)} ${unitName}, ${plural(row.samples.length, "sample")}. ${row.comparison?.sentence ?? (row.index === 0 ? "The control." : "")}`,
@@ -117,7 +117,7 @@ function intervalOf(comparison) {
     const interval = known(comparison.interval);
     if (!interval) return [`${number(ratio)} × `, missingWord(comparison.interval)];
     const far = (side) => (side > 1e3 || side < 1e-3 ? side.toExponential(0) : number(side));
-    return `${number(ratio)} × (${far(interval.low)} to ${far(interval.high)})`;
+    return h("span", { class: "interval" }, `${number(ratio)} × (${far(interval.low)} to ${far(interval.high)})`);
 }
 
 /** A verdict in words; the whole sentence is in the record. */
@@ -134,7 +134,7 @@ function noiseTable(record) {
     const rows = known(record.noise);
     if (!rows) return h("p", { class: "small" }, "This machine's noise: ", missingWord(record.noise), " ", record.noise?.unavailable);
     const far = (value) => (value > 1e3 ? "more than 1,000" : number(value));
-    return details("What this machine's noise allows", table(rows.filter((row) => METRICS[row.metric]), [
+    return aside("What this machine's noise allows", table(rows.filter((row) => METRICS[row.metric]), [
         { head: "Metric", of: (row) => METRICS[row.metric][0] },
         { head: "Difference between two samples of the same", unit: "share", of: (row) => row.pair_spread },
         { head: "How often a difference is seen where there is none", unit: "share", of: (row) => row.false_positives },

@@ -41,7 +41,7 @@ function conditionsSection() {
                 ]),
             ];
         }),
-        details("Builds, threads and instruction sets", table(rows, [
+        aside("Builds, threads and instruction sets", table(rows, [
             { head: "Record", of: (row) => row.entry.name },
             { head: "Version", of: (row) => row.binary?.version ?? "" },
             { head: "Commit", of: (row) => (row.binary ? commitWords(row.binary) : "") },
@@ -100,7 +100,7 @@ function missingSection(absentSections) {
                 { head: "How to get it", of: (section) => prose(section.how), wide: true },
             ]),
         ],
-        perRecord.map(({ entry, total, rows }) => details(`${entry.name}: ${plural(total, "value")} missing, ${plural(rows.length, "reason")}`, table(rows, [
+        perRecord.map(({ entry, total, rows }) => aside(`${entry.name}: ${plural(total, "value")} missing, ${plural(rows.length, "reason")}`, table(rows, [
             { head: "Why", of: (row) => prose(row.unavailable), wide: true },
             { head: "How to get it", of: (row) => prose(row.how_to_get), wide: true },
             { head: "Times", form: count, of: (row) => row.times },
@@ -126,14 +126,15 @@ function recordsSection() {
                     ["Workload", entry.record?.workload_id ? h("code", {}, shortId(entry.record.workload_id)) : null],
                     ["Checks", checks.length > 0 ? `${count(checks.length - failed.length)} of ${count(checks.length)} passed` : null],
                 ]),
-                checks.length > 0 && details("The checks", table(checks, [
+                checks.length > 0 && aside("The checks", table(checks, [
                     { head: "What must be equal", of: (check) => check.name, wide: true },
                     { head: "Expected", form: (value) => number(value, 6), of: (check) => check.expected },
                     { head: "Found", form: (value) => number(value, 6), of: (check) => check.found },
                     { head: "", of: (check) => word(check.passed ? "passed" : "failed") },
                 ])));
         }),
-        details("Licences of the drawing library", h("pre", { class: "small" }, DATA.licences)),
+        DATA.left_out.length > 0 && [h("h4", {}, "Files that are no records, and were left out"), h("ul", { class: "small" }, DATA.left_out.map((one) => h("li", {}, one.why)))],
+        aside("Licences of the drawing library", h("pre", { class: "small" }, DATA.licences)),
     ];
 }
 

@@ -16,6 +16,10 @@ function shareWords(share) {
     return `${percent(share.value)} (${percent(share.low)} to ${percent(share.high)})`;
 }
 
+function shareCell(share) {
+    return h("span", { class: "interval" }, shareWords(share));
+}
+
 function placeName(place) {
     if (place === "barrier_wait") return "waiting at a barrier";
     if (place === "dispatch") return "dispatch";
@@ -52,7 +56,7 @@ function kernelChart(record, tree) {
         { head: "Rank", form: count, of: (row) => row.row?.rank ?? null },
         { head: "Kernel", of: (row) => h("span", { class: "mono" }, row.name) },
         { head: "Samples", form: count, of: (row) => row.cost.samples },
-        { head: "Share (95 % interval)", of: (row) => shareWords(row.cost.share) },
+        { head: "Share (95 % interval)", of: (row) => shareCell(row.cost.share) },
         { head: "Dispatches", form: count, of: (row) => row.row?.dispatches ?? null },
         { head: "Time each", unit: "us", of: (row) => row.row?.per_dispatch ?? null },
         { head: "Per pass", unit: "us", of: (row) => row.row?.per_pass ?? null },
@@ -107,7 +111,7 @@ function counterTables(record) {
     const tree = known(record.counters);
     if (!tree) return h("p", { class: "small" }, "Counters: ", missingWord(record.counters), ` ${record.counters.unavailable}. To get them: `, prose(record.counters.how_to_get), ".");
     const simulated = known(tree.simulated);
-    return details("Counters",
+    return aside("Counters",
         table(tree.rows, [
             { head: "Counter", of: (row) => h("code", {}, row.name) },
             { head: "Counted by", of: (row) => words(row.kind) },
@@ -134,7 +138,7 @@ function instructionTables(record) {
     if (!tree) return h("p", { class: "small" }, "Instructions of the hot loops: ", missingWord(record.instructions), ` ${record.instructions.unavailable}. To get them: `, prose(record.instructions.how_to_get), ".");
     const loops = tree.kernels.filter((row) => known(row.hot_loop));
     if (loops.length === 0) return null;
-    return details("Instructions of the hot loops", h("p", { class: "small" }, tree.skid), loops.map((row) => [
+    return aside("Instructions of the hot loops", h("p", { class: "small" }, tree.skid), loops.map((row) => [
         h("h4", {}, `${row.operator}: ${row.kernel}`),
         h("p", { class: "small" }, `${plural(row.hot_loop.instructions, "instruction")}, ${plural(row.hot_loop.samples, "sample")} of the kernel's ${count(row.hot_loop.kernel_samples)}. Multiplies with `, text(row.multiplies_with), "."),
         table(row.hot_loop.classes, [

@@ -33,7 +33,7 @@ function placePanel(place) {
             { head: "Rank", form: count, of: (row) => row.rank ?? null },
             { head: "Line", of: (row) => lineName(row) },
             { head: "Function", of: (row) => h("span", { class: "mono" }, row.functions[0] ?? "") },
-            { head: "Yours (95 % interval)", of: (row) => shareWords(row.self_in_repository.share) },
+            { head: "Yours (95 % interval)", of: (row) => shareCell(row.self_in_repository.share) },
             { head: "Innermost", unit: "share", of: (row) => row.self_innermost.share.value },
             { head: "Inclusive, not to be summed", unit: "share", of: (row) => row.inclusive_not_summable.share.value },
         ]),

@@ -79,7 +79,7 @@ function replayChart(id, rows) {
             },
             below: [
                 details("The numbers as a table", whole.map((one) => groupTable(one, dispatch))),
-                details("Each operator at its place", whole.map(operatorTable)),
+                aside("Each operator at its place", whole.map(operatorTable)),
             ],
         }),
         workloadLine(rows[0].replay.workload, id),

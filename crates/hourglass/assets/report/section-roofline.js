@@ -152,7 +152,7 @@ function roofline(one) {
 
 function roofTables(row) {
     const levels = { memory: "memory", l3: "L3 cache", l2: "L2 cache" };
-    return details(`What this machine can do with ${plural(row.threads, "thread")}`,
+    return aside(`What this machine can do with ${plural(row.threads, "thread")}`,
         table(row.bandwidth, [
             { head: "Bytes from", of: (one) => levels[one.level] ?? one.level },
             { head: "Traffic", of: (one) => one.traffic },

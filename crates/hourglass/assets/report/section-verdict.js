@@ -1,6 +1,5 @@
 // What to change next: the ranking of `find`, by what the request could gain at most. Not here: the views it rests on.
 
-/** Seconds of a request in one unit for all candidates of a record. */
 function verdictSection() {
     return ofKind("find").map((entry) => (entry.record.ranking === undefined ? firstForm(entry) : rankingPanel(entry)));
 }
@@ -15,7 +14,6 @@ function rankingPanel(entry) {
         steps.length > 0 && notice("warn", steps.map((step) => `${step.name}: ${stepWords(step.outcome)}`)),
     ];
     if (!ranking) return [head, notice("absent", `No ranking: ${record.ranking.unavailable}. To get it: ${record.ranking.how_to_get}.`), source(entry)];
-    const [unit, factor] = scaleFor([valueOf(ranking.request) ?? 0], "s");
     const most = Math.max(...ranking.candidates.map((candidate) => valueOf(candidate.recoverable) ?? 0), 0);
     return [
         head,
@@ -24,7 +22,7 @@ function rankingPanel(entry) {
         budgetChart(ranking),
         h("h3", {}, "What could be gained, most first"),
         h("p", { class: "lead" }, "Seconds that one request could lose at most, if a part ran at this machine's measured ceilings. Parts that cannot be told apart share a rank. A gain is possible, not promised: only the request clock shows what arrives."),
-        h("ol", { class: "candidates" }, ranking.candidates.slice(0, 12).map((candidate) => candidateItem(candidate, unit, factor, most))),
+        h("ol", { class: "candidates" }, ranking.candidates.slice(0, 12).map((candidate) => candidateItem(candidate, most))),
         ranking.candidates.length > 12 && details(`All ${ranking.candidates.length} candidates`, candidateTable(ranking.candidates)),
         ranking.candidates.length <= 12 && details("The numbers as a table", candidateTable(ranking.candidates)),
         ranking.rungs.length > 0 && rungTable(ranking.rungs),
@@ -59,7 +57,7 @@ function budgetChart(ranking) {
         describe: (part) => `${part.part}: ${number(part.seconds * factor)} ${unit}, ${percent(part.seconds / whole)} of the request.`,
         draw: () => ({
             height: 76,
-            marginLeft: 4,
+            marginLeft: 14,
             marginRight: 16,
             x: { label: unit },
             y: { axis: null },
@@ -69,7 +67,7 @@ function budgetChart(ranking) {
     });
 }
 
-function candidateItem(candidate, unit, factor, most) {
+function candidateItem(candidate, most) {
     const gain = valueOf(candidate.recoverable);
     const interval = known(candidate.interval);
     const bar = h("div", { class: "bar", "aria-hidden": "true" }, h("i", { style: `width: ${most > 0 && gain !== null ? Math.max(0.5, (100 * Math.max(gain, 0)) / most) : 0}%` }));
@@ -79,15 +77,15 @@ function candidateItem(candidate, unit, factor, most) {
         h("div", { class: "body" },
             h("p", {}, h("span", { class: "name" }, candidate.name), " ", h("span", { class: "chip" }, words(candidate.kind)), " ", h("span", { class: "chip" }, candidate.phase), !candidate.in_request && [" ", h("span", { class: "chip" }, "beside the request")], bar),
             h("p", {}, prose(candidate.mechanism)),
-            h("p", { class: "small" }, "It would be false if: ", experiment(candidate.falsify)),
+            h("p", { class: "small" }, "The cheapest test that could refute it: ", experiment(candidate.falsify)),
             tries ? tries.map((one) => h("p", { class: "small" }, "To try: ", experiment(one))) : h("p", { class: "small" }, "Nothing to try exists yet: ", candidate.tries.unavailable, ". ", prose(candidate.tries.how_to_get)),
             h("p", { class: "small" }, "Evidence: ", evidenceLinks(candidate.evidence) ?? "none named")),
         h("div", { class: "gain" },
-            h("b", {}, gain === null ? missingWord(candidate.recoverable) : `${number(gain * factor)} ${unit}`),
+            h("b", {}, gain === null ? missingWord(candidate.recoverable) : quantity(gain, "s")),
             h("span", { class: "small" },
                 valueOf(candidate.share) !== null && `${percent(valueOf(candidate.share))} of the request`,
-                interval && [h("br"), `${number(interval.low * factor)} to ${number(interval.high * factor)} ${unit}`],
-                valueOf(candidate.remaining) !== null && [h("br"), `${number(valueOf(candidate.remaining) * factor)} ${unit} would remain`])));
+                interval && [h("br"), `${quantity(interval.low, "s")} to ${quantity(interval.high, "s")}`],
+                valueOf(candidate.remaining) !== null && [h("br"), `${quantity(valueOf(candidate.remaining), "s")} would remain`])));
 }
 
 function experiment(one) {
@@ -118,12 +116,14 @@ function rungTable(rungs) {
         h("h3", {}, "Rungs that exist already"),
         table(rungs, [
             { head: "Rung", of: (rung) => rung.checkpoint },
-            { head: "Changes", of: (rung) => prose(rung.change), wide: true },
-            { head: "Its hypothesis", of: (rung) => prose(rung.hypothesis), wide: true },
+            {
+                head: "What it changes, when that pays, how to try it",
+                of: (rung) => [prose(rung.change), h("p", { class: "small" }, prose(rung.hypothesis)), h("p", { class: "small" }, experiment(rung.try_command))],
+                wide: true,
+            },
             { head: "Those parts take", unit: "s", of: (rung) => rung.addressed },
             { head: "Could gain", unit: "s", of: (rung) => rung.at_most },
             { head: "By fewer bytes", unit: "s", of: (rung) => rung.by_bytes },
-            { head: "To try", of: (rung) => experiment(rung.try_command), wide: true },
         ]),
     ];
 }

@@ -50,7 +50,7 @@ function dispatchedPanel(entry) {
         off.length > 0
             ? notice("bad", off.flatMap((row) => row.deviations.slice(0, 5).map((line) => `${row.name}, ${row.phase}: ${line}`)))
             : h("p", {}, "Every clocked request made exactly the calls that its program plans."),
-        details("The counts", table(rows, [
+        aside("The counts", table(rows, [
             { head: "What ran", of: (row) => row.name },
             { head: "Phase", of: (row) => row.phase },
             { head: "Passes", form: count, of: (row) => row.passes },

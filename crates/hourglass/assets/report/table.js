@@ -8,7 +8,8 @@ function table(rows, columns, { caption = null, total = () => false } = {}) {
     const reasons = new Map();
     const plainNumber = (cell) => (typeof cell === "number" ? cell : valueOf(cell));
     const shown = columns.map((column) => {
-        const scale = column.unit ? scaleFor(rows.map((row) => plainNumber(column.of(row))), column.unit) : null;
+        const values = column.unit ? rows.map((row) => plainNumber(column.of(row))).filter((value) => value !== null) : [];
+        const scale = values.length > 0 ? scaleFor(values, column.unit) : null;
         return { ...column, scale, numeric: Boolean(column.unit || column.form) };
     });
     const cell = (column, row) => {
