@@ -85,12 +85,16 @@ pub fn judge(
             void: void.clone(),
             gates: &[],
         };
-        let comparison = compare(&before, &after, &asked)?;
+        let several = opening.workloads.len() > 1;
+        let lacks = |opened: &OpenedWorkload, why: String| JudgeError::Shape { shape: shape_words(&opened.workload), why };
+        let comparison = match (compare(&before, &after, &asked), opened) {
+            (Err(why @ CompareError::NoView { .. }), Some(opened)) if several => return Err(lacks(opened, why.to_string())),
+            (compared, _) => compared?,
+        };
         if let (Some(opened), Known::Unavailable(missing)) = (opened, &comparison.request)
-            && opening.workloads.len() > 1
+            && several
         {
-            let (shape, why) = (shape_words(&opened.workload), missing.unavailable.clone());
-            return Err(JudgeError::Shape { shape, why });
+            return Err(lacks(opened, missing.unavailable.clone()));
         }
         let workload = opened.map_or(&comparison.workload, |opened| &opened.workload);
         let verdict = shape_verdict(&comparison, workload, &accept, &reject);
