@@ -50,16 +50,46 @@ impl Place {
     /// Two checkpoints in one alternated run.
     fn bench(&self, before: &str, after: &str, file: &str) {
         self.ok(&[
-            "bench", "--model", "synthetic:tiny", "--threads", "1", "--input-len", "12", "--output-len", "4", "--repeats", "4",
-            "--warmup", "0", "--variant", before, "--variant", after, "--json-output", file,
+            "bench",
+            "--model",
+            "synthetic:tiny",
+            "--threads",
+            "1",
+            "--input-len",
+            "12",
+            "--output-len",
+            "4",
+            "--repeats",
+            "4",
+            "--warmup",
+            "0",
+            "--variant",
+            before,
+            "--variant",
+            after,
+            "--json-output",
+            file,
         ]);
     }
 
     fn replay(&self, before: &str, after: &str, file: &str) {
         let case = |name: &str| format!("{name}:decode:16");
         self.ok(&[
-            "replay", "--model", "synthetic:tiny", "--threads", "1", "--iterations", "4", "--ceilings", "none", "--case",
-            &case(before), "--case", &case(after), "--json-output", file,
+            "replay",
+            "--model",
+            "synthetic:tiny",
+            "--threads",
+            "1",
+            "--iterations",
+            "4",
+            "--ceilings",
+            "none",
+            "--case",
+            &case(before),
+            "--case",
+            &case(after),
+            "--json-output",
+            file,
         ]);
     }
 
@@ -148,7 +178,14 @@ fn outcomes_are_told_apart_on_records_of_this_build() {
         assert!(record.request.known().unwrap().paired);
         let text = place.ok(&[&["compare"], &arguments[..]].concat());
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
-        for words in ["Request clock", "decode, tok/s", "memory: peak allocation", "Decode replay at 16", "Kernels: decode linear", "Next: "] {
+        for words in [
+            "Request clock",
+            "decode, tok/s",
+            "memory: peak allocation",
+            "Decode replay at 16",
+            "Kernels: decode linear",
+            "Next: ",
+        ] {
             assert!(text.contains(words), "{words} is missing:\n{text}");
         }
     }
@@ -179,9 +216,27 @@ fn a_change_that_reaches_no_call_is_void_and_said_so() {
 
 fn open(place: &Place, record: &str, before: &str, after: &str) -> String {
     let text = place.ok(&[
-        "decide", "open", "--dominates", "projections dominate a decode step", "--change", "keep weights packed", "--accept",
-        "decode.ratio > 1.05", "--reject", "request.verdict == slower", "--reject", "tokens_equal == no", "--workload-of", record,
-        "--baseline", before, "--candidate", after, "--target", "projections", "--json",
+        "decide",
+        "open",
+        "--dominates",
+        "projections dominate a decode step",
+        "--change",
+        "keep weights packed",
+        "--accept",
+        "decode.ratio > 1.05",
+        "--reject",
+        "request.verdict == slower",
+        "--reject",
+        "tokens_equal == no",
+        "--workload-of",
+        record,
+        "--baseline",
+        before,
+        "--candidate",
+        after,
+        "--target",
+        "projections",
+        "--json",
     ]);
     serde_json::from_str::<Value>(&text).unwrap()["id"].as_str().unwrap().to_owned()
 }
@@ -275,10 +330,33 @@ fn decisions_come_in_and_go_out_in_the_short_form() {
     assert!(place.refused(&["decide", "export", "--output", "out.json"], 2).contains("never overwritten"));
     // What replay writes down is taken in too.
     place.ok(&[
-        "replay", "--model", "synthetic:tiny", "--iterations", "1", "--ceilings", "none", "--case", "capacity-cache:decode:16",
-        "--case", "quantized-matvec:decode:16", "--decision-output", "decision.json", "--baseline-checkpoint", "capacity-cache",
-        "--candidate-checkpoint", "quantized-matvec", "--dominant-category", "projections", "--hypothesis", "bytes",
-        "--observed-effect", "fell", "--decision", "keep", "--next-experiment", "prefill",
+        "replay",
+        "--model",
+        "synthetic:tiny",
+        "--iterations",
+        "1",
+        "--ceilings",
+        "none",
+        "--case",
+        "capacity-cache:decode:16",
+        "--case",
+        "quantized-matvec:decode:16",
+        "--decision-output",
+        "decision.json",
+        "--baseline-checkpoint",
+        "capacity-cache",
+        "--candidate-checkpoint",
+        "quantized-matvec",
+        "--dominant-category",
+        "projections",
+        "--hypothesis",
+        "bytes",
+        "--observed-effect",
+        "fell",
+        "--decision",
+        "keep",
+        "--next-experiment",
+        "prefill",
     ]);
     place.ok(&["decide", "import", "decision.json"]);
     assert!(place.ok(&["decide", "list"]).contains("capacity-cache to quantized-matvec: bytes"));
@@ -318,7 +396,10 @@ fn a_decision_may_come_from_a_file() {
                 candidate = \"quantized-matvec\"\n";
     std::fs::write(place.path("decision.toml"), toml).unwrap();
     let text = place.ok(&["decide", "open", "--file", "decision.toml"]);
-    assert!(text.contains("Kept only if decode.ratio > 1.05") && text.contains("Rejected if decode.ratio < 1"), "{text}");
+    assert!(
+        text.contains("Kept only if decode.ratio > 1.05") && text.contains("Rejected if decode.ratio < 1"),
+        "{text}"
+    );
 }
 
 /// The fenced blocks of a language.
@@ -408,10 +489,17 @@ fn the_documents_can_be_followed_word_by_word() {
 fn the_walks_code_is_the_labs_example() {
     let document = std::fs::read_to_string(root().join("docs/first-decision.md")).unwrap();
     let lab = std::fs::read_to_string(root().join("crates/lab/src/lib.rs")).unwrap();
-    let example: String = lab.lines().filter_map(|line| line.strip_prefix("//!")).map(|line| format!("{}\n", line.strip_prefix(' ').unwrap_or(line))).collect();
+    let example: String = lab
+        .lines()
+        .filter_map(|line| line.strip_prefix("//!"))
+        .map(|line| format!("{}\n", line.strip_prefix(' ').unwrap_or(line)))
+        .collect();
     let shown = blocks(&document, "rust");
     assert!(!shown.is_empty());
     for block in shown {
-        assert!(example.contains(block), "docs/first-decision.md and the example in crates/lab/src/lib.rs differ:\n{block}");
+        assert!(
+            example.contains(block),
+            "docs/first-decision.md and the example in crates/lab/src/lib.rs differ:\n{block}"
+        );
     }
 }

@@ -80,7 +80,15 @@ pub(super) fn run(context: &Context, args: &Args) -> Result<ExitCode> {
     }
     let mut text = format!("{}: opened, in {}\n", entry.id, context.store.ledger().display());
     text += &paragraph("1. ", &opening.dominates, "   ");
-    text += &paragraph("2. ", &format!("{} Kept only if {}.", crate::compare::table::sentence_case(&opening.change), opening.accept.join(", and ")), "   ");
+    text += &paragraph(
+        "2. ",
+        &format!(
+            "{} Kept only if {}.",
+            crate::compare::table::sentence_case(&opening.change),
+            opening.accept.join(", and ")
+        ),
+        "   ",
+    );
     text += &paragraph("3. ", &format!("Rejected if {}.", opening.reject.join(", or ")), "   ");
     let next = if opening.baseline == opening.candidate {
         format!("Next: make the change, measure again, and `hourglass decide close {} RECORD...`", entry.id)
@@ -111,7 +119,7 @@ fn opening(context: &Context, draft: Draft) -> Result<Opening> {
     gather::read_into(&mut collection, &draft.workload_of, Some(&root))?;
     let workloads = opening_workloads(&collection);
     if workloads.is_empty() {
-        return Err(usage("--workload-of: expected a record of bench, find, replay or timeline, found none of these"));
+        return Err(usage("--workload-of: expected a record of bench, replay or timeline, found none of these"));
     }
     let target = draft.target.map(|text| group_named("--target", &text).map(str::to_owned)).transpose()?;
     let mut evidence = Vec::new();

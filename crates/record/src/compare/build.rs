@@ -62,12 +62,17 @@ pub fn compare(before: &Side<'_>, after: &Side<'_>, asked: &Asked<'_>) -> Result
         .or_else(|| timelines.map(|(a, _)| &a.workload));
     let Some(workload) = workload else {
         let (of_before, of_after) = (views(before), views(after));
-        return Err(CompareError::NoView { before: before.name.clone(), after: after.name.clone(), of_before, of_after });
+        return Err(CompareError::NoView {
+            before: before.name.clone(),
+            after: after.name.clone(),
+            of_before,
+            of_after,
+        });
     };
     let (name_before, name_after) = names(before, after);
     let names = Names { control: &name_before, arm: &name_after };
     let request = requests.as_ref().map(|(a, b)| RequestView::of(a, b, names));
-    let band = requests.as_ref().and_then(|(a, b)| a.band().or(b.band())).unwrap_or(DEFAULT_BAND);
+    let band = requests.as_ref().map_or(DEFAULT_BAND, |(a, _)| a.band());
     let pair = request.as_ref().zip(requests.as_ref().map(|(a, _)| a.workload));
     let replays: Vec<ReplayView> = replays.iter().map(|(a, b)| ReplayView::of(a, b, pair, band, names)).collect();
     let machine = ceilings.map(|((_, a), (_, b))| machine(a, b, names));
@@ -92,11 +97,15 @@ pub fn compare(before: &Side<'_>, after: &Side<'_>, asked: &Asked<'_>) -> Result
         before: side(before),
         after: side(after),
         target: target(asked, request.as_ref(), &replays)?,
-        request: or_missing(request, "no request was clocked on both sides", "hourglass bench, or find"),
+        request: or_missing(
+            request,
+            "no request was clocked on both sides",
+            "hourglass bench --variant BEFORE --variant AFTER",
+        ),
         replays: or_missing(
             (!replays.is_empty()).then_some(replays),
             "no pass was replayed on both sides",
-            "hourglass replay --case CHECKPOINT:decode:128, or find",
+            "hourglass replay --case CHECKPOINT:decode:128",
         ),
         timeline: or_missing(
             timelines.map(|(a, b)| TimelineView::of(a, b)),
@@ -198,11 +207,15 @@ fn pair_requests<'s, 'a>(
     if let (None, Some(a), Some(b)) = (&best, of_before.first(), of_after.first()) {
         return Err(different(a.evidence.file.as_str(), a.workload, b.evidence.file.as_str(), b.workload));
     }
-    for (own, clocked) in of_before.iter().map(|c| (best.map(|b| b.0), c)).chain(of_after.iter().map(|c| (best.map(|b| b.1), c))) {
+    for (own, clocked) in
+        of_before.iter().map(|c| (best.map(|b| b.0), c)).chain(of_after.iter().map(|c| (best.map(|b| b.1), c)))
+    {
         match own {
             Some(used) if std::ptr::eq(used, *clocked) => {}
-            Some(_) => left_out.push(format!("{} ({}): another pair of requests says more", clocked.evidence.file, clocked.name)),
-            None => left_out.push(format!("{} ({}): the other side has no clocked request", clocked.evidence.file, clocked.name)),
+            Some(_) => left_out
+                .push(format!("{} ({}): another pair of requests says more", clocked.evidence.file, clocked.name)),
+            None => left_out
+                .push(format!("{} ({}): the other side has no clocked request", clocked.evidence.file, clocked.name)),
         }
     }
     Ok(best)
@@ -307,7 +320,9 @@ fn target(
     let larger = request.and_then(|view| {
         let share = |phase: &&super::PhaseTimes| phase.share_before.value();
         let phases = view.phases.iter().filter(|phase| share(phase).is_some());
-        phases.max_by(|a, b| share(a).unwrap_or(0.0).total_cmp(&share(b).unwrap_or(0.0))).map(|phase| phase.phase.clone())
+        phases
+            .max_by(|a, b| share(a).unwrap_or(0.0).total_cmp(&share(b).unwrap_or(0.0)))
+            .map(|phase| phase.phase.clone())
     });
     let has = |view: &&ReplayView, group: &str| view.group(group).is_some();
     let phase = asked.phase.map(str::to_owned).or_else(|| match asked.target {
@@ -321,10 +336,9 @@ fn target(
         }
         None => larger.clone(),
     });
-    let view = match &phase {
-        Some(phase) => replays.iter().find(|view| view.phase == *phase),
-        None => replays.first(),
-    };
+    let of_phase = phase.as_ref().and_then(|phase| replays.iter().find(|view| view.phase == *phase));
+    // Nobody named the phase: what was replayed is what can be looked at.
+    let view = of_phase.or_else(|| replays.first().filter(|_| asked.phase.is_none()));
     let Some(view) = view else {
         if let (Some(group), Some(phase)) = (asked.target, phase) {
             let missing = || Known::unavailable(format!("{phase} was not replayed on both sides"), "hourglass replay");

@@ -3,6 +3,7 @@
 
 use super::{Closing, Decided, Entry, OpenedWorkload, Opening, ShapeVerdict};
 use crate::compare::{Asked, Collection, CompareError, ComparisonRecord, Outcome, Side, SideError, compare};
+use crate::evidence::EvidenceRef;
 use crate::gate::{Answer, GateError, Namespace, Rule, RuleAnswer};
 use crate::known::Known;
 use crate::quantity::Reading;
@@ -23,7 +24,9 @@ pub enum JudgeError {
          in view prove nothing; measure again"
     )]
     Earlier { file: String, created: String, opened: String },
-    #[error("{file} is of another workload than the decision: {fields}; measure on the decision's, or open another decision")]
+    #[error(
+        "{file} is of another workload than the decision: {fields}; measure on the decision's, or open another decision"
+    )]
     Workload { file: String, fields: String },
     #[error("the decision is about {shape} too, which these records do not measure on both sides: {why}")]
     Shape { shape: String, why: String },
@@ -44,9 +47,13 @@ pub enum JudgeError {
 pub fn opening_workloads(collection: &Collection) -> Vec<OpenedWorkload> {
     let all = collection.all();
     let workloads = all.workloads();
-    let requests: Vec<&Workload> = workloads.iter().copied().filter(|workload| workload.phase == Phase::Request).collect();
+    let requests: Vec<&Workload> =
+        workloads.iter().copied().filter(|workload| workload.phase == Phase::Request).collect();
     let chosen = if requests.is_empty() { workloads } else { requests };
-    chosen.into_iter().map(|workload| OpenedWorkload { workload: workload.clone(), workload_id: workload.id() }).collect()
+    chosen
+        .into_iter()
+        .map(|workload| OpenedWorkload { workload: workload.clone(), workload_id: workload.id() })
+        .collect()
 }
 
 /// Judges the decision that `entry` opened by `records`. `created` is now. The reason is left to be added.
@@ -67,7 +74,7 @@ pub fn judge(
     let (accept, reject) = (parse(&opening.accept)?, parse(&opening.reject)?);
     times(entry, opening, records)?;
     workloads(opening, records)?;
-    let (before, after) = sides(entry, opening, records)?;
+    let (before, after) = sides(opening, records)?;
     let of_requests = |opened: &&OpenedWorkload| opened.workload.phase == Phase::Request;
     let mut wanted: Vec<Option<&OpenedWorkload>> = opening.workloads.iter().filter(of_requests).map(Some).collect();
     if wanted.is_empty() {
@@ -86,9 +93,12 @@ pub fn judge(
             gates: &[],
         };
         let several = opening.workloads.len() > 1;
-        let lacks = |opened: &OpenedWorkload, why: String| JudgeError::Shape { shape: shape_words(&opened.workload), why };
+        let lacks =
+            |opened: &OpenedWorkload, why: String| JudgeError::Shape { shape: shape_words(&opened.workload), why };
         let comparison = match (compare(&before, &after, &asked), opened) {
-            (Err(why @ CompareError::NoView { .. }), Some(opened)) if several => return Err(lacks(opened, why.to_string())),
+            (Err(why @ CompareError::NoView { .. }), Some(opened)) if several => {
+                return Err(lacks(opened, why.to_string()));
+            }
             (compared, _) => compared?,
         };
         if let (Some(opened), Known::Unavailable(missing)) = (opened, &comparison.request)
@@ -170,7 +180,7 @@ fn workloads(opening: &Opening, records: &Collection) -> Result<(), JudgeError> 
     Ok(())
 }
 
-fn sides<'a>(entry: &Entry, opening: &Opening, records: &'a Collection) -> Result<(Side<'a>, Side<'a>), JudgeError> {
+fn sides<'a>(opening: &Opening, records: &'a Collection) -> Result<(Side<'a>, Side<'a>), JudgeError> {
     let mut before = records.side(&opening.baseline, Some(&opening.baseline))?;
     let mut after = records.side(&opening.candidate, Some(&opening.candidate))?;
     if opening.baseline == opening.candidate {
@@ -192,10 +202,11 @@ fn sides<'a>(entry: &Entry, opening: &Opening, records: &'a Collection) -> Resul
         before.keep_build(|build| build == Some(first));
         after.keep_build(|build| build == Some(second));
     }
-    // What was measured before the decision was opened is known to whoever opened it: it is no test of the candidate.
-    after.requests.retain(|clocked| clocked.created >= entry.created.as_str());
-    after.replays.retain(|replayed| replayed.created >= entry.created.as_str());
-    after.timelines.retain(|(_, record)| record.created >= entry.created);
+    // What the decision was opened with is known to whoever opened it: it is no test of the candidate.
+    let known = |evidence: &EvidenceRef| opening.evidence.iter().any(|own| own.sha256() == evidence.sha256());
+    after.requests.retain(|clocked| !known(clocked.evidence));
+    after.replays.retain(|replayed| !known(replayed.evidence));
+    after.timelines.retain(|(evidence, _)| !known(evidence));
     Ok((before, after))
 }
 
