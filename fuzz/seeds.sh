@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fixtures=crates/model/tests/fixtures
-mkdir -p fuzz/corpus/{safetensors,gguf,config,tokenizer,template,records,gates}
+mkdir -p fuzz/corpus/{safetensors,gguf,config,tokenizer,template,records,gates,ledger}
 
 # The parsers look at headers first; the weights behind them only make an input slow.
 seed() { # target, name, file
@@ -32,3 +32,5 @@ PYTHON
 printf '%s' 'decode < 0.97 * (baseline + 1 tok/s)' >fuzz/corpus/gates/numbers
 printf '%s' 'peak.verdict != smaller' >fuzz/corpus/gates/verdict
 echo '{"schema":"find/1"}' >fuzz/corpus/records/header.json
+printf '%s' 'replay.decode.projections.ratio.high < 80 %' >fuzz/corpus/gates/parts
+echo '{"decisions":[{"change":"a","dominated_before":"b","evidence":["c"],"kept":true}]}' >fuzz/corpus/ledger/decisions.json
