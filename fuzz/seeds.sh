@@ -37,3 +37,6 @@ printf 'events: Ir\nfn=(1) f\n1 2\ntotals: 2\n' >fuzz/corpus/captures/callgrind
 echo '{"event":"cycles","counter-value":"1.0","pcnt-running":100.00}' >fuzz/corpus/captures/perf.jsonl
 printf '%s' 'replay.decode.projections.ratio.high < 80 %' >fuzz/corpus/gates/parts
 echo '{"decisions":[{"change":"a","dominated_before":"b","evidence":["c"],"kept":true}]}' >fuzz/corpus/ledger/decisions.json
+printf 'events: Ir\nfn=(1) f\n1 2\ntotals: 2\n' >fuzz/corpus/captures/callgrind
+echo '{"event":"cycles","counter-value":"1.0","pcnt-running":100.00}' >fuzz/corpus/captures/perf.jsonl
+printf "%064d  a/b\n%064d  c\n" 0 1 >fuzz/corpus/manifest/two

@@ -36,12 +36,14 @@ fn sources() -> Result<String, Box<dyn Error>> {
     for entry in fs::read_dir("..")? {
         let name = entry?.file_name();
         let folder = format!("crates/{}", name.to_string_lossy());
-        if Path::new(ROOT).join(&folder).join("src").is_dir() {
-            add(&format!("{folder}/src"), &mut files)?;
+        // A changed source is hashed again; a changed test is no reason to build all of this again.
+        let part = |name: &str| Some(format!("{folder}/{name}")).filter(|path| Path::new(ROOT).join(path).exists());
+        if let Some(src) = part("src") {
+            add(&src, &mut files)?;
         }
-        let script = format!("{folder}/build.rs");
-        if Path::new(ROOT).join(&script).is_file() {
-            files.push(script);
+        files.extend(part("build.rs"));
+        for path in ["src", "build.rs", "Cargo.toml"].into_iter().filter_map(part) {
+            println!("cargo:rerun-if-changed={ROOT}/{path}");
         }
     }
     files.sort_unstable();
@@ -57,13 +59,12 @@ fn sources() -> Result<String, Box<dyn Error>> {
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=build.rs");
-    // Every crate's folder, so that a changed source is hashed again.
-    println!("cargo:rerun-if-changed=..");
     fs::write(PathBuf::from(std::env::var("OUT_DIR")?).join("sources.sha256"), sources()?)?;
     let Some(commit) = git(&["rev-parse", "HEAD"]) else { return Ok(()) };
     println!("cargo:rustc-env=HOURGLASS_COMMIT={commit}");
     // Dirty is what differs among the files that the binary is made of, new ones included.
-    if let Some(changes) = git(&["status", "--porcelain", "--", "..", "../../Cargo.toml", "../../Cargo.lock"]) {
+    let made_of = ["../*/src", "../*/build.rs", "../*/Cargo.toml", "../../Cargo.toml", "../../Cargo.lock"];
+    if let Some(changes) = git(&[&["status", "--porcelain", "--"][..], &made_of].concat()) {
         println!("cargo:rustc-env=HOURGLASS_DIRTY={}", !changes.is_empty());
     }
     for file in ["../../Cargo.toml", "../../Cargo.lock"] {

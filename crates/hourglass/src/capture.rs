@@ -138,7 +138,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     }
     let progress = Progress::new("capture");
     let show = |done: usize, total: usize, what: &str| progress.steps(done, total, what);
-    let mut capture = match probe::capture(&mut engine, &args.case(&workload, &tokens, trace.partial()), &show) {
+    let mut capture = match probe::capture(&mut engine, &args.case(&workload, &tokens, &paths), &show) {
         Ok(capture) => capture,
         Err(probe::Error::Model(model::Error::Interrupted)) => {
             return Err(Interrupted("before a pass was captured; nothing was written".to_owned()).into());
@@ -191,7 +191,12 @@ impl Args {
     fn check(&self) -> Result<()> {
         check_counts([
             ("--tokens", self.tokens, 1..=usize::MAX, "a pass has a token"),
-            ("--capacity", self.capacity.unwrap_or(1), 1..=usize::MAX, "leave it out for the pass's own"),
+            (
+                "--capacity",
+                self.capacity(),
+                self.tokens..=usize::MAX,
+                "the cache holds S tokens; leave it out for those",
+            ),
             ("--steps", self.steps.unwrap_or(1), 1..=usize::MAX, "a capture has a pass"),
             ("--warmup", self.warmup, 1..=1_000, "the first pass meets every page for the first time"),
             ("--frequency", self.frequency as usize, 1..=20_000, "samples per second"),
@@ -237,7 +242,7 @@ impl Args {
         request::workload(files, &work)
     }
 
-    fn case<'a>(&self, workload: &'a Workload, tokens: &'a [u32], directory: &'a Path) -> CaptureCase<'a> {
+    fn case<'a>(&self, workload: &'a Workload, tokens: &'a [u32], paths: &'a Paths) -> CaptureCase<'a> {
         let extent = match (self.steps, self.seconds) {
             (Some(steps), _) => Extent::Steps(steps),
             (None, Some(seconds)) => Extent::Seconds(seconds),
@@ -251,7 +256,7 @@ impl Args {
             frequency_hz: self.frequency,
             counters: self.counters != Counting::None,
             overhead_rounds: self.overhead_rounds,
-            directory,
+            directory: paths.trace.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")),
         }
     }
 

@@ -36,6 +36,8 @@ const PILOT: usize = 5;
 const MOST_SAMPLES: f64 = 50_000.0;
 /// Longest stretch where the precision decides.
 const MOST_SECONDS: f64 = 30.0;
+/// Spans of the longest stretch where the precision decides: about 200 MB of trace. A tiny model has thousands in a millisecond.
+const MOST_SPANS: usize = 4_000_000;
 /// Room beyond what the pilot says, because later passes may be faster or samples rarer.
 const MARGIN: f64 = 1.3;
 
@@ -65,7 +67,7 @@ pub struct CaptureCase<'a> {
     pub counters: bool,
     /// How often four blocks of passes (plain, captured, captured, plain) tell what capturing costs; 0: not at all.
     pub overhead_rounds: usize,
-    /// Where the trace will be written: the room there is looked at before the stretch.
+    /// Where the trace's directory will be: the room there is looked at before the stretch.
     pub directory: &'a Path,
 }
 
@@ -247,7 +249,9 @@ fn plan(
             let busy = precision::Busy::of_spans(calls, &mut pilot.traced, setup.workers.len());
             let seconds = busy.seconds_for(half_width, case.frequency_hz as f64, pilot.seconds()) * MARGIN;
             let most = MOST_SECONDS.min(most_s / MARGIN);
-            (((seconds.min(most) / pass_s).ceil() as usize).max(PILOT), None, seconds > most)
+            let wanted = (seconds.min(most) / pass_s).ceil() as usize;
+            let room = MOST_SPANS / (calls.len() * setup.workers.len()).max(1);
+            (wanted.min(room).max(PILOT), None, seconds > most || wanted > room)
         }
     };
     let seconds = time.map_or(steps as f64 * pass_s, |time: Duration| time.as_secs_f64());

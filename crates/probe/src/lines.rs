@@ -113,8 +113,10 @@ impl Resolved {
             let most = by_executable.iter().max_by_key(|(_, samples)| samples.values().sum::<u64>());
             let Some((executable, samples)) = most else { continue };
             let Ok(executable) = &self.executables[*executable] else { continue };
-            kernels.push(hot_loop::kernel_instructions(executable, operator, kernel, samples, all));
+            kernels.push((all, hot_loop::kernel_instructions(executable, operator, kernel, samples, all)));
         }
+        kernels.sort_by_key(|(all, _)| std::cmp::Reverse(*all));
+        let kernels: Vec<_> = kernels.into_iter().map(|(_, kernel)| kernel).collect();
         if kernels.is_empty() {
             let why = self.executables.iter().find_map(|executable| executable.as_ref().err());
             let why = why.map_or("no kernel has a sample in an executable", String::as_str);
@@ -178,7 +180,8 @@ impl Resolver<'_> {
         let Some((path, offset)) = self.maps.find(at) else {
             return (vec![self.number(bare("[unknown]", "[unmapped]".to_owned()))], None);
         };
-        let in_brackets = format!("[{}]", file_name(path));
+        // What is no file, such as `[vdso]`, has them already.
+        let in_brackets = if path.starts_with('[') { path.to_owned() } else { format!("[{}]", file_name(path)) };
         let index = self.trace.executables.iter().position(|executable| executable.path == path);
         let opened = index.and_then(|index| Some((index, self.executables[index].as_ref().ok()?)));
         let Some((index, executable, address)) =

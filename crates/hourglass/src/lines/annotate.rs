@@ -61,6 +61,9 @@ fn annotated(text: &mut String, file: &str, source: &str, rows: &[&LineRow]) {
     dear.sort_by_key(|row| std::cmp::Reverse(own(row)));
     dear.truncate(LINES);
     let wanted = |line: u32| dear.iter().any(|row| row.line.abs_diff(line) <= AROUND);
+    // Deep code is moved to the left, or little of it would fit.
+    let shown = (1..).zip(&lines).filter(|(line, content)| wanted(*line) && !content.trim().is_empty());
+    let indent = shown.map(|(_, content)| content.len() - content.trim_start().len()).min().unwrap_or(0);
     let mut gap = false;
     for (line, content) in (1..).zip(&lines) {
         if !wanted(line) {
@@ -73,7 +76,7 @@ fn annotated(text: &mut String, file: &str, source: &str, rows: &[&LineRow]) {
         let row = rows.iter().find(|row| row.line == line).copied();
         let (heat, repository, innermost) = figures(row);
         let lead = format!("{heat:>HEAT$}{repository:>14}{innermost:>8}  {line:>5}  ");
-        let plain: String = content.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let plain: String = content.chars().skip(indent).map(|c| if c.is_control() { ' ' } else { c }).collect();
         let room = COLUMNS - lead.chars().count();
         let shown: String = plain.trim_end().chars().take(room).collect();
         let _ = writeln!(text, "{}", format!("{lead}{shown}").trim_end());

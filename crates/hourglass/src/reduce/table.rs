@@ -4,6 +4,7 @@
 use std::fmt::Write;
 
 use record::capture::lines::LineTree;
+use record::capture::raw::CounterKind;
 use record::capture::reduced::counters::{CounterOrigin, CounterTree};
 use record::capture::reduced::instructions::InstructionTree;
 use record::capture::reduced::kernels::{KernelRow, KernelTree};
@@ -200,9 +201,10 @@ fn counters(text: &mut String, tree: &CounterTree) {
     for row in &tree.rows {
         match &row.count {
             Known::Is(count) => {
-                let from = match row.origin {
-                    CounterOrigin::Trace => "captured passes",
-                    CounterOrigin::PerfStat => "perf stat",
+                let from = match (row.origin, row.kind) {
+                    (_, CounterKind::Simulated) => "one simulated pass",
+                    (CounterOrigin::Trace, _) => "captured passes",
+                    (CounterOrigin::PerfStat, _) => "perf stat",
                 };
                 let _ = writeln!(text, "  {:<30}{:>20}   {from}", row.name, thousands(*count));
             }

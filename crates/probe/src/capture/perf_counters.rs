@@ -51,12 +51,12 @@ mod tests {
     use super::*;
     use std::hint::black_box;
 
-    /// This thread touches 200 new pages: the operating system counts each.
+    /// This thread touches 50 new pages: the operating system counts each.
     #[test]
     fn page_faults_of_this_thread_are_counted_where_events_are_permitted() {
         let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let mut counters = Counters::open(PerfEvents, Machine::this(), &[own]);
-        let mut pages = memmap2::MmapMut::map_anon(200 << 21).unwrap();
+        let mut pages = memmap2::MmapMut::map_anon(50 << 21).unwrap();
         counters.enable(true);
         for page in pages.chunks_mut(1 << 21) {
             page[0] = black_box(1);
@@ -65,7 +65,7 @@ mod tests {
         let counters = counters.read();
         let found = counters.iter().find(|counter| counter.name.starts_with("page-faults")).unwrap();
         match found.count.known() {
-            Some(faults) => assert!((200.0..400.0).contains(faults), "{faults} page faults"),
+            Some(faults) => assert!((50.0..250.0).contains(faults), "{faults} page faults"),
             None => println!("skipped: {:?}", found.count.missing()),
         }
         let cycles = counters.iter().find(|counter| counter.name.starts_with("cycles")).unwrap();

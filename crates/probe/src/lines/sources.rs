@@ -94,13 +94,26 @@ impl Sources {
 fn library(path: &str) -> Option<String> {
     if let Some((_, rest)) = path.split_once("/rustc/") {
         let inside = rest.split_once('/').map_or(rest, |(_, inside)| inside);
-        return Some(format!("rust/{inside}"));
+        return Some(format!("rust/{}", without_detours(inside)));
     }
     if let Some((_, rest)) = path.split_once("/lib/rustlib/src/rust/") {
-        return Some(format!("rust/{rest}"));
+        return Some(format!("rust/{}", without_detours(rest)));
     }
     let (_, rest) = path.split_once("/registry/src/")?;
     Some(rest.split_once('/').map_or(rest, |(_, inside)| inside).to_owned())
+}
+
+/// `a/../b` is `b`.
+fn without_detours(path: &str) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for name in path.split('/') {
+        if name == ".." && names.last().is_some_and(|last| *last != "..") {
+            names.pop();
+        } else {
+            names.push(name);
+        }
+    }
+    names.join("/")
 }
 
 #[cfg(test)]
@@ -138,6 +151,10 @@ mod tests {
         assert_eq!(
             shown("/home/me/.cargo/registry/src/index.crates.io-1/half-2.4.1/src/lib.rs"),
             ("half-2.4.1/src/lib.rs".into(), false)
+        );
+        assert_eq!(
+            shown("/rustc/abc/library/core/src/../../stdarch/x86/sse.rs"),
+            ("rust/library/stdarch/x86/sse.rs".into(), false)
         );
         assert_eq!(shown("/usr/src/glibc/string/memcpy.S"), ("…/memcpy.S".into(), false));
         let files = sources.files();

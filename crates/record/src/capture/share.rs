@@ -61,7 +61,8 @@ impl Share {
         if total <= 0.0 || whole.squares <= 0.0 {
             return None;
         }
-        let value = (part.iter().map(|(_, weight)| weight).sum::<f64>() / total).clamp(0.0, 1.0);
+        // Summed from zero: the sum of nothing would be -0.
+        let value = (part.iter().fold(0.0, |sum, (_, weight)| sum + weight) / total).clamp(0.0, 1.0);
         let kish = total * total / whole.squares;
         let clusters = whole.by_step.iter().filter(|weight| **weight > 0.0).count();
         let binomial = value * (1.0 - value) / kish;
@@ -153,6 +154,7 @@ mod tests {
         assert!(none.low == 0.0 && (none.high - 0.1611).abs() < 1e-4, "{none:?}");
         let all = Share::of(&whole(&[20]), &[(0, 20_000.0)]).unwrap();
         assert!(all.high == 1.0 && (all.low - 0.8389).abs() < 1e-4, "{all:?}");
+        assert!(none.value.is_sign_positive(), "records and tables do not say -0");
         assert_eq!(Share::of(&Whole::new(3), &[]), None);
     }
 

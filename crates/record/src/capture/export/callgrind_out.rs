@@ -5,8 +5,8 @@ use crate::capture::lines::{LinesRecord, StackFrame};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
-/// A compiled function: object (here the place), file, name.
-type Function<'a> = (String, &'a str, &'a str);
+/// A compiled function: file, name.
+type Function<'a> = (&'a str, &'a str);
 /// Samples and nanoseconds.
 type Sum = (u64, u64);
 
@@ -18,8 +18,8 @@ struct Own<'a> {
     calls: BTreeMap<(u32, Function<'a>), Sum>,
 }
 
-/// Writes the own cost of every line under the compiled function that it was inlined into, and inclusive costs on calls. The
-/// place stands where the format has the object file, so that one function in two kernels stays two.
+/// Writes the own cost of every line under the compiled function that it was inlined into, and inclusive costs on calls, over
+/// all places together: the format has no room for them.
 ///
 /// # Errors
 /// What `out` reports.
@@ -29,21 +29,20 @@ pub fn write_callgrind(record: &LinesRecord, out: &mut impl Write) -> io::Result
     for stack in &record.stacks {
         let cost = (stack.samples, stack.weight_ns);
         total = plus(total, cost);
-        let place = stack.place.to_string();
         let frames: Vec<&StackFrame> = stack.frames.iter().map(|id| &record.frames[*id as usize]).collect();
         // Compiled functions, innermost first; each with the line at which it is, where one of its calls was made or inlined.
         let compiled: Vec<&StackFrame> = frames.iter().copied().filter(|frame| !frame.inlined).collect();
         let Some((first, innermost)) = compiled.first().zip(frames.first()) else { continue };
-        let own = functions.entry((place.clone(), &first.file, &first.function)).or_default();
+        let own = functions.entry((&first.file, &first.function)).or_default();
         let sum = own.lines.entry((&innermost.file, innermost.line)).or_default();
         *sum = plus(*sum, cost);
         let mut seen = BTreeSet::new();
         for pair in compiled.windows(2) {
             let [callee, caller] = pair else { continue };
-            let callee = (place.clone(), callee.file.as_str(), callee.function.as_str());
-            let from = (place.clone(), caller.file.as_str(), caller.function.as_str());
+            let callee = (callee.file.as_str(), callee.function.as_str());
+            let from = (caller.file.as_str(), caller.function.as_str());
             // A recursion's edge counts once per sample.
-            if seen.insert((from.clone(), caller.line, callee.clone())) {
+            if seen.insert((from, caller.line, callee)) {
                 let sum = functions.entry(from).or_default().calls.entry((caller.line, callee)).or_default();
                 *sum = plus(*sum, cost);
             }
@@ -52,8 +51,8 @@ pub fn write_callgrind(record: &LinesRecord, out: &mut impl Write) -> io::Result
     writeln!(out, "# callgrind format\nversion: 1\ncreator: hourglass\npositions: line")?;
     writeln!(out, "event: Samples : CPU samples\nevent: Ns : nanoseconds that the samples stand for")?;
     writeln!(out, "events: Samples Ns\nsummary: {} {}", total.0, total.1)?;
-    for ((place, file, function), own) in &functions {
-        writeln!(out, "\nob={}\nfl={}\nfn={}", word(place), word(file), word(function))?;
+    for ((file, function), own) in &functions {
+        writeln!(out, "\nfl={}\nfn={}", word(file), word(function))?;
         let mut current: &str = file;
         for ((file, line), (samples, ns)) in &own.lines {
             if *file != current {
@@ -65,14 +64,8 @@ pub fn write_callgrind(record: &LinesRecord, out: &mut impl Write) -> io::Result
         if current != *file {
             writeln!(out, "fe={}", word(file))?;
         }
-        for ((line, (place, file, callee)), (samples, ns)) in &own.calls {
-            writeln!(
-                out,
-                "cob={}\ncfi={}\ncfn={}\ncalls=1 0\n{line} {samples} {ns}",
-                word(place),
-                word(file),
-                word(callee)
-            )?;
+        for ((line, (file, callee)), (samples, ns)) in &own.calls {
+            writeln!(out, "cfi={}\ncfn={}\ncalls=1 0\n{line} {samples} {ns}", word(file), word(callee))?;
         }
     }
     writeln!(out, "\ntotals: {} {}", total.0, total.1)

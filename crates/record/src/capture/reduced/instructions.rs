@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 pub struct InstructionTree {
     /// How far an address may be from what cost the time.
     pub skid: String,
+    /// Most samples first.
     pub kernels: Vec<KernelInstructions>,
 }
 
