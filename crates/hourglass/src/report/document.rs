@@ -67,6 +67,12 @@ struct Checked {
     record: Value,
 }
 
+impl Checked {
+    fn located(&self) -> Located<'_> {
+        Located { record: &self.record, folder: self.path.parent().unwrap_or(Path::new("")) }
+    }
+}
+
 impl Document {
     /// Reads and checks the records among `paths`; the same file twice counts once.
     ///
@@ -88,10 +94,7 @@ impl Document {
         let mut seen = HashSet::new();
         checked.retain(|record| seen.insert(record.sha256.clone()));
         let names = short_names(&checked.iter().map(|record| record.path.as_path()).collect::<Vec<_>>());
-        let located = |checked: &'_ Checked| -> Located<'_> {
-            Located { record: &checked.record, folder: checked.path.parent().unwrap_or(Path::new("")) }
-        };
-        let sources = sources::of(checked.iter().map(located));
+        let sources = sources::of(checked.iter().map(Checked::located));
         let entry = |(index, (record, name)): (usize, (Checked, String))| Entry {
             index,
             name,
