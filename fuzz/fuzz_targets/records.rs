@@ -13,6 +13,7 @@ fn both_ways<R: Record + serde::Serialize>(bytes: &[u8]) {
 }
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    both_ways::<record::ClimbRecord>(bytes);
     both_ways::<record::FindRecord>(bytes);
     both_ways::<BenchRecord>(bytes);
     both_ways::<record::Ceilings>(bytes);

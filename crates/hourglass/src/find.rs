@@ -2,11 +2,11 @@
 //! Not here: the commands (`find/plan`), running them (`find/walk`), reading their records (`find/folder`), the ranking
 //! (`record::find`), what is printed (`find/table`).
 
-mod climb;
+pub(crate) mod climb;
 mod folder;
 mod plan;
 mod shape;
-mod table;
+pub(crate) mod table;
 mod walk;
 
 pub(crate) use table::head;
@@ -20,7 +20,7 @@ use record::{FindRecord, Phase};
 
 use crate::failure::{INTERRUPTED, usage};
 use crate::load::{DEFAULT_MODEL, MachineArgs, ModelArgs};
-use crate::replay::record_bytes;
+use crate::replay::files as record_files;
 use crate::request::{PrefillLogits, Work};
 use crate::store::Store;
 use crate::{interrupt, output, request};
@@ -96,8 +96,11 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let checkpoint = options.checkpoint.name.to_owned();
     let ceilings = args.ceilings.as_deref().filter(|path| *path != Path::new("none"));
     if let Some(path) = ceilings {
-        record::read::<record::Ceilings>(&format!("--ceilings {}", path.display()), &record_bytes("--ceilings", path)?)
-            .map_err(|error| usage(error.to_string()))?;
+        record::read::<record::Ceilings>(
+            &format!("--ceilings {}", path.display()),
+            &record_files::bytes("--ceilings", path)?,
+        )
+        .map_err(|error| usage(error.to_string()))?;
     }
     let model = ModelArgs { model: shape.model.clone(), offline: args.model.offline };
     let files = model.open(Some(DEFAULT_MODEL))?;

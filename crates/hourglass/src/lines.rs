@@ -2,25 +2,24 @@
 //! Not here: resolving and adding up (`probe::lines`, `record::capture`). No file that is written holds source text.
 
 mod annotate;
-mod directory;
 mod table;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use probe::lines::{Given, Resolved, lines_record};
+use record::Known;
 use record::capture::lines::{LinesRecord, PlaceLines};
 use record::capture::{export, placed};
 use record::trace::{write_folded, write_speedscope};
-use record::Known;
 
 use crate::failure::usage;
+use crate::output::OutputDirectory;
 use crate::{output, trace_package};
-use directory::OutputDirectory;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -95,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         )));
     }
     let shown = shown(&record, args.kernel.as_deref())?;
-    write_files(&record, &out)?;
+    write_files(&record, out.partial())?;
     out.finish()?;
     if args.json {
         output::print_json(&record)?;
@@ -126,25 +125,28 @@ fn shown<'a>(record: &'a LinesRecord, part: Option<&str>) -> Result<Vec<&'a Plac
     Ok(found)
 }
 
-fn write_files(record: &LinesRecord, out: &OutputDirectory) -> Result<()> {
+fn write_files(record: &LinesRecord, folder: &Path) -> Result<()> {
+    let write = |name: &str, bytes: &[u8]| {
+        std::fs::write(folder.join(name), bytes).with_context(|| format!("--out: cannot write {name}"))
+    };
     let mut json = serde_json::to_vec_pretty(record).context("a result could not be written as JSON")?;
     json.push(b'\n');
-    out.write("lines.json", &json)?;
+    write("lines.json", &json)?;
     let mut csv = Vec::new();
     export::write_csv(record, &mut csv)?;
-    out.write("lines.csv", &csv)?;
+    write("lines.csv", &csv)?;
     let mut callgrind = Vec::new();
     export::write_callgrind(record, &mut callgrind)?;
-    out.write("callgrind.out", &callgrind)?;
+    write("callgrind.out", &callgrind)?;
     let trace = export::as_trace(record);
     let (mut speedscope, mut folded) = (Vec::new(), Vec::new());
     write_speedscope(&trace, &mut speedscope).context("speedscope.json")?;
     write_folded(&trace, &mut folded).context("folded.txt")?;
-    out.write("speedscope.json", &speedscope)?;
-    out.write("folded.txt", &folded)?;
+    write("speedscope.json", &speedscope)?;
+    write("folded.txt", &folded)?;
     let time_ns =
         record.created.parse::<jiff::Timestamp>().map_or(0, |at| i64::try_from(at.as_nanosecond()).unwrap_or(0));
     let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
     gzip.write_all(&export::pprof(record, time_ns)).and_then(|()| gzip.try_finish()).context("profile.pb.gz")?;
-    out.write("profile.pb.gz", &gzip.finish().context("profile.pb.gz")?)
+    write("profile.pb.gz", &gzip.finish().context("profile.pb.gz")?)
 }

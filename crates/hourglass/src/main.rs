@@ -6,6 +6,8 @@ mod capture;
 mod ceilings;
 mod chat;
 mod child;
+mod compare;
+mod decide;
 mod doctor;
 mod failure;
 mod figures;
@@ -15,6 +17,7 @@ mod interrupt;
 mod ladder;
 mod lines;
 mod load;
+mod mcp;
 mod npy;
 mod output;
 mod progress;
@@ -70,10 +73,16 @@ enum Verb {
     Reduce(reduce::Args),
     /// What every source line of a captured trace costs; also for pprof, KCachegrind, speedscope
     Lines(lines::Args),
+    /// Did a change help? Two sides of one workload, view by view, and which of the possible outcomes it is
+    Compare(compare::Args),
+    /// Write a decision down before you measure, have it judged by its own rules after, keep both
+    Decide(Box<decide::Args>),
     /// One HTML file that shows any set of records, to be looked at offline
     Report(report::Args),
     /// What has been measured and kept: list, show, export, clear away
     Records(records::Args),
+    /// The records and analyses as tools for coding agents (Model Context Protocol on stdin and stdout)
+    Mcp(mcp::Args),
     /// The checkpoints: parent, change, hypothesis, place in the source
     Ladder(ladder::Args),
     /// What this machine can do at most: bytes and operations per second, barriers, dispatch
@@ -107,8 +116,11 @@ fn main() -> ExitCode {
         Verb::Capture(args) => capture::run(*args),
         Verb::Reduce(args) => reduce::run(&args),
         Verb::Lines(args) => lines::run(&args),
+        Verb::Compare(args) => compare::run(&args),
+        Verb::Decide(args) => decide::run(&args),
         Verb::Report(args) => report::run(args),
         Verb::Records(args) => records::run(args),
+        Verb::Mcp(args) => mcp::run(args),
         Verb::Ladder(args) => ladder::run(args),
         Verb::Ceilings(args) => ceilings::run(args),
         Verb::Wiring(args) => wiring::run(args),

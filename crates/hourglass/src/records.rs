@@ -14,7 +14,8 @@ mod time;
 
 pub(crate) use entry::Entry;
 pub(crate) use list::{Filter, entries, text as list_text};
-pub(crate) use select::select;
+pub(crate) use references::of as references;
+pub(crate) use select::{Selected, by_id, open};
 pub(crate) use show::text as show_text;
 
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ use serde_json::Value;
 use crate::failure::usage;
 use crate::output;
 use crate::store::Store;
+use select::select;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {

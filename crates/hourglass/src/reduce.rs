@@ -1,7 +1,7 @@
 //! `hourglass reduce`: a captured trace, verified, to the compact record of what it says: kernels, counters, lines, instructions.
 //! Not here: taking the trace (`capture`), and every line (`lines`).
 
-mod table;
+pub(crate) mod table;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -23,7 +23,6 @@ use crate::progress::Progress;
 use crate::request::PrefillLogits;
 use crate::{interrupt, output};
 use cases::CaseName;
-pub(crate) use files::bytes as record_bytes;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {

@@ -55,8 +55,7 @@ impl Store {
         let root = match dir {
             Some(dir) => dir.to_path_buf(),
             None => {
-                let here =
-                    std::env::current_dir().context("the working directory cannot be read; change to another")?;
+                let here = working_directory()?;
                 repository_around(&here).unwrap_or(here).join(FOLDER)
             }
         };
@@ -67,6 +66,14 @@ impl Store {
             )));
         }
         Ok(Store { root })
+    }
+
+    /// The repository around the working directory.
+    ///
+    /// # Errors
+    /// The working directory is gone.
+    pub(crate) fn repository() -> Result<Option<PathBuf>> {
+        Ok(repository_around(&working_directory()?))
     }
 
     /// The folder itself.
@@ -101,6 +108,10 @@ impl Store {
         }
         anyhow::bail!("{}: a thousand runs began in this second; wait for the next", self.runs().display())
     }
+}
+
+fn working_directory() -> Result<PathBuf> {
+    std::env::current_dir().context("the working directory cannot be read; change to another")
 }
 
 fn cannot_write(path: &Path) -> String {

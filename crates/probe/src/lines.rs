@@ -33,22 +33,6 @@ pub struct Resolved {
     places: HashMap<String, (usize, u64)>,
 }
 
-/// An address taken apart.
-struct Taken {
-    at: u64,
-    kernel: bool,
-    returns: bool,
-}
-
-fn taken(address: &RawAddress) -> Option<Taken> {
-    let text = address.0.as_str();
-    let (kernel, text) = text.strip_prefix('k').map_or((false, text), |rest| (true, rest));
-    let (returns, text) = text.strip_prefix('r').map_or((false, text), |rest| (true, rest));
-    // The marks come in either order.
-    let (kernel, text) = text.strip_prefix('k').map_or((kernel, text), |rest| (true, rest));
-    Some(Taken { at: u64::from_str_radix(text, 16).ok()?, kernel, returns })
-}
-
 impl Resolved {
     /// Looks up every address of `trace`. `binary` is read in place of the program's own path; `sources` is the checkout that
     /// files are verified in.
@@ -180,7 +164,7 @@ impl Resolver<'_> {
             inlined: false,
             in_repository: false,
         };
-        let Some(taken) = taken(address) else {
+        let Some(taken) = address.place() else {
             return (vec![self.number(bare("[unreadable address]", "[unreadable address]".to_owned()))], None);
         };
         // The place behind a call belongs to the call.
@@ -237,25 +221,5 @@ impl Resolver<'_> {
         self.frames.push(frame.clone());
         self.numbers.insert(frame, number);
         number
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-
-    use super::*;
-
-    #[test]
-    fn addresses_keep_their_marks() {
-        let read =
-            |text: &str| taken(&RawAddress(text.to_owned())).map(|taken| (taken.at, taken.kernel, taken.returns));
-        assert_eq!(read("55d0c0ffee00"), Some((0x55d0_c0ff_ee00, false, false)));
-        assert_eq!(read("r55d0c0ffee00"), Some((0x55d0_c0ff_ee00, false, true)));
-        assert_eq!(read("kffffffff81000010"), Some((0xffff_ffff_8100_0010, true, false)));
-        assert_eq!(read("krffffffff81000010"), Some((0xffff_ffff_8100_0010, true, true)));
-        for bad in ["", "k", "xyz", "r", "-1", "11112222333344445"] {
-            assert_eq!(read(bad), None, "{bad}");
-        }
     }
 }

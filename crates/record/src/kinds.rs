@@ -10,24 +10,30 @@ use crate::check::Check;
 use crate::climb::ClimbRecord;
 use crate::decision::DecisionRecord;
 use crate::find::FindRecord;
-use crate::read::{KNOWN_SCHEMAS, ReadError, Record, read, schema_in};
+use crate::read::{ReadError, Record, read, schema, schema_in};
 use crate::replay::cases::ReplayRecord;
 use crate::replay::compare::ReplayComparison;
 use crate::sensitivity::SensitivityRecord;
 use crate::shapes::ShapeStudy;
 use crate::timeline::TimelineRecord;
 use crate::wiring_plan::WiringPlan;
+use serde_json::Value;
 
-struct Kind {
-    schema: &'static str,
+/// A kind of record that this build reads.
+pub struct Kind {
+    /// `name/version`.
+    pub schema: &'static str,
+    /// The JSON Schema of it, as `cargo xtask schema` writes it.
+    pub json_schema: fn() -> Value,
     verify: fn(&str, &[u8]) -> Result<Verified, ReadError>,
 }
 
 const fn kind<R: Record>() -> Kind {
-    Kind { schema: R::SCHEMA, verify: verify_one::<R> }
+    Kind { schema: R::SCHEMA, json_schema: schema::<R>, verify: verify_one::<R> }
 }
 
-const KINDS: &[Kind] = &[
+/// A new kind of record is one line here.
+pub const KINDS: &[Kind] = &[
     kind::<BenchRecord>(),
     kind::<CaptureMetadata>(),
     kind::<CaptureRecord>(),
@@ -43,6 +49,17 @@ const KINDS: &[Kind] = &[
     kind::<TimelineRecord>(),
     kind::<WiringPlan>(),
 ];
+
+/// Their schemas.
+pub const KNOWN_SCHEMAS: [&str; KINDS.len()] = {
+    let mut schemas = [""; KINDS.len()];
+    let mut index = 0;
+    while index < KINDS.len() {
+        schemas[index] = KINDS[index].schema;
+        index += 1;
+    }
+    schemas
+};
 
 /// A record that is what it says it is.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,9 +100,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_that_is_read_can_be_judged() {
-        let kinds: Vec<_> = KINDS.iter().map(|kind| kind.schema).collect();
-        assert_eq!(kinds, KNOWN_SCHEMAS, "read.rs names the kinds that are read, kinds.rs those that are judged");
+    fn no_two_kinds_have_one_schema() {
+        let schemas: std::collections::BTreeSet<_> = KNOWN_SCHEMAS.into_iter().collect();
+        assert_eq!(schemas.len(), KINDS.len());
+        assert!(schemas.iter().all(|schema| schema.split_once('/').is_some_and(|(name, _)| !name.is_empty())));
     }
 
     #[test]

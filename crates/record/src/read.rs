@@ -1,13 +1,9 @@
 //! Reading records: ours, older ones, and whatever else somebody passes in. Never a panic, never a guess.
 //! What a record holds is in its own file: `bench/`, `find.rs`, `replay/`, ...
 
-use crate::bench::BenchRecord;
-use crate::capture::CaptureMetadata;
-use crate::capture::lines::LinesRecord;
-use crate::capture::reduced::CaptureRecord;
-use crate::ceilings::Ceilings;
 use crate::check::Check;
 use crate::climb::ClimbRecord;
+use crate::compare::ComparisonRecord;
 use crate::decision::DecisionRecord;
 use crate::find::FindRecord;
 use crate::replay::cases::ReplayRecord;
@@ -16,6 +12,7 @@ use crate::sensitivity::SensitivityRecord;
 use crate::shapes::ShapeStudy;
 use crate::timeline::TimelineRecord;
 use crate::wiring_plan::WiringPlan;
+use crate::kinds::KNOWN_SCHEMAS;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::Deserialize;
@@ -29,6 +26,7 @@ pub const KNOWN_SCHEMAS: &[&str] = &[
     CaptureRecord::SCHEMA,
     Ceilings::SCHEMA,
     ClimbRecord::SCHEMA,
+    ComparisonRecord::SCHEMA,
     DecisionRecord::SCHEMA,
     FindRecord::SCHEMA,
     LinesRecord::SCHEMA,
@@ -146,7 +144,14 @@ pub fn schema_in(name: &str, bytes: &[u8]) -> Result<String, ReadError> {
     if bytes.len() > MAX_RECORD_BYTES {
         return Err(ReadError::TooLarge { name: owned(), bytes: bytes.len() });
     }
-    // Straight from the text: a large record's other fields are checked to be JSON and not kept.
+    // Straight from the text: a large record's other fields are checked to be JSON and not kept. An array would do for a
+    // struct's fields, so what is no object is only asked whether it is JSON.
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+        return Err(match serde_json::from_slice::<serde::de::IgnoredAny>(bytes) {
+            Ok(_) => ReadError::NotARecord { name: owned() },
+            Err(why) => ReadError::NotJson { name: owned(), why },
+        });
+    }
     let header: Header = serde_json::from_slice(bytes).map_err(|why| {
         let name = owned();
         if why.is_data() { ReadError::NotARecord { name } } else { ReadError::NotJson { name, why } }

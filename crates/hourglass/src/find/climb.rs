@@ -3,7 +3,7 @@
 //! (`climb/table.rs`).
 
 mod decision;
-mod table;
+pub(crate) mod table;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -219,7 +219,7 @@ impl Climb<'_> {
         let stem = format!("{:02}-{parent}", index + 1);
         let say = |what: &str| format!("step {} of {steps}, '{parent}' to '{}': {what}", index + 1, rung.name);
         let find = self.find(&stem, parent, &say)?;
-        let opened = decision::open(&self.directory, &stem, parent, rung, &find, &self.flags);
+        let opened = decision::open(&self.directory, &stem, parent, rung, &find);
         let bench = self.clock(&stem, parent, rung, &find, &say)?;
         let mut row = climb_row(parent, rung, &find, &bench).map_err(anyhow::Error::msg)?;
         decision::close(&self.directory, &stem, opened, &mut row);

@@ -59,7 +59,7 @@ pub(super) fn said(directory: &Path) -> Result<(Workload, FindProtocol, Vec<Find
     let name = "find.json";
     let path = directory.join(name);
     if path.is_file() {
-        let bytes = crate::replay::record_bytes("--from", &path)?;
+        let bytes = crate::replay::files::bytes("--from", &path)?;
         let record: FindRecord =
             record::read(&path.display().to_string(), &bytes).map_err(|error| usage(error.to_string()))?;
         return Ok((record.workload, record.protocol, record.steps));
@@ -93,6 +93,10 @@ impl Folder {
             timeline: read::<TimelineRecord>(directory, "timeline.json"),
             ceilings: read(directory, "ceilings.json"),
             wiring: read(directory, "wiring.json"),
+            captures: ["capture-prefill.json", "capture-decode.json"]
+                .iter()
+                .filter_map(|file| read(directory, file))
+                .collect(),
             rungs: rungs.collect(),
             flags,
         };

@@ -186,6 +186,12 @@ impl Plan<'_> {
         steps
     }
 
+    /// The value of --ceilings for those that hold times against them.
+    fn floors_at(&self) -> &'static str {
+        let none = self.ceilings.is_some_and(|path| path == Path::new("none"));
+        if none { "none" } else { "@/ceilings.json" }
+    }
+
     /// Tokens of context of the decode step in the middle of the request's: their mean, rounded.
     fn middle(&self) -> u64 {
         let (prompt, generated) = self.parts;
@@ -208,9 +214,7 @@ impl Plan<'_> {
         let (case, iterations) = (format!("{}:{phase}:{tokens}", self.protocol.checkpoint), rounds.to_string());
         let capacity = self.capacity();
         let mut words = vec!["--case", &case, "--capacity", &capacity, "--warmup", "1", "--iterations", &iterations];
-        words.extend(["--prefill-logits", logits, "--seed", seed, "--ceilings"]);
-        let none = self.ceilings.is_some_and(|path| path == Path::new("none"));
-        words.push(if none { "none" } else { "@/ceilings.json" });
+        words.extend(["--prefill-logits", logits, "--seed", seed, "--ceilings", self.floors_at()]);
         self.planned(&format!("replay-{phase}"), "replay", &words, before + 3.0 * pass * (rounds + 1.0))
     }
 
@@ -222,7 +226,9 @@ impl Plan<'_> {
         let at = format!("@/{metadata}");
         let own =
             ["--checkpoint", &self.protocol.checkpoint, "--phase", phase, "--tokens", &tokens, "--capacity", &capacity];
-        let outputs = ["--seconds", "5", "--prefill-logits", self.shape.logits.mode().name(), "--trace", &trace];
+        let seed = self.shape.seed.to_string();
+        let logits = self.shape.logits.mode().name();
+        let outputs = ["--seconds", "5", "--prefill-logits", logits, "--seed", &seed, "--trace", &trace];
         let mut capture = self.planned("", "capture", &[&own[..], &outputs].concat(), load + 8.0);
         let record_flag = capture.words.len() - 2;
         capture.words.truncate(record_flag);
@@ -231,7 +237,12 @@ impl Plan<'_> {
         let record = format!("capture-{phase}.json");
         let words = ["reduce", "--capture-metadata", &at, "--manifest", &manifest, "--trace", &trace];
         let mut words: Vec<String> = words.map(str::to_owned).to_vec();
-        words.extend(["--output".to_owned(), format!("@/{record}")]);
+        words.extend([
+            "--ceilings".to_owned(),
+            self.floors_at().to_owned(),
+            "--output".to_owned(),
+            format!("@/{record}"),
+        ]);
         let reduce = Planned { name: format!("reduce-{phase}"), words, record, seconds: 3.0, left_out: None };
         let quick = self.protocol.quick.then(|| "--quick captures nothing".to_owned());
         [capture, reduce].map(|step| Planned { left_out: quick.clone(), ..step }).to_vec()

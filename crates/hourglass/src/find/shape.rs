@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::Args;
 use crate::failure::usage;
-use crate::replay::record_bytes;
+use crate::replay::files;
 use crate::request::{self, PrefillLogits, check_counts};
 
 /// A request's shape, and the model it is asked of if one was named.
@@ -37,7 +37,7 @@ impl Shape {
     /// A file that is neither, and lengths that are no request's.
     pub(super) fn of(args: &Args) -> Result<Shape> {
         let given = match &args.workload {
-            Some(path) => Given::parse(&path.display().to_string(), &record_bytes("--workload", path)?)?,
+            Some(path) => Given::parse(&path.display().to_string(), &files::bytes("--workload", path)?)?,
             None => Given::default(),
         };
         let logits = given.logits.map(|mode| match mode {

@@ -34,7 +34,7 @@ pub(super) fn opening(description: &str, is_default: bool) -> String {
 }
 
 /// Everything found.
-pub(super) fn text(record: &FindRecord, directory: &Path) -> String {
+pub(crate) fn text(record: &FindRecord, directory: &Path) -> String {
     let mut text = String::new();
     match &record.ranking {
         Known::Is(ranking) => {
@@ -48,7 +48,7 @@ pub(super) fn text(record: &FindRecord, directory: &Path) -> String {
     }
     doubts(&mut text, record);
     if let Known::Is(ranking) = &record.ranking {
-        next(&mut text, &ranking.next);
+        next(&mut text, &ranking.next, directory);
     }
     for check in record.checks.iter().filter(|check| !check.passed) {
         let words =
@@ -174,19 +174,25 @@ fn doubts(text: &mut String, record: &FindRecord) {
     }
 }
 
-fn next(text: &mut String, experiments: &[Experiment]) {
+fn next(text: &mut String, experiments: &[Experiment], directory: &Path) {
+    // The folder's own records go by their names in it.
+    let placed = |word: &String| {
+        let own = directory.join(word);
+        if word.ends_with(".json") && own.is_file() { own.to_string_lossy().into_owned() } else { word.clone() }
+    };
     if experiments.is_empty() {
         return;
     }
     text.push_str("\nNext\n");
     for experiment in experiments.iter().take(3) {
-        *text += &paragraph("  ", &command_line(&experiment.command), "      ");
+        let words: Vec<String> = experiment.command.iter().map(placed).collect();
+        *text += &paragraph("  ", &command_line(&words), "      ");
         *text += &paragraph("    ", &experiment.says, "    ");
     }
 }
 
 /// Words as a shell takes them.
-pub(super) fn command_line(words: &[String]) -> String {
+fn command_line(words: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@+%".contains(c);
     let quoted = words.iter().map(|word| {
         if !word.is_empty() && word.chars().all(plain) {

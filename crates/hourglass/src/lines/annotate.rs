@@ -29,7 +29,8 @@ pub(crate) fn body(record: &LinesRecord, shown: &[&PlaceLines], sources: &Path) 
         let mut files: Vec<(&str, Vec<&LineRow>)> = files.into_iter().collect();
         let samples = |rows: &[&LineRow]| rows.iter().map(|row| row.self_in_repository.samples).sum::<u64>();
         files.sort_by_key(|(_, rows)| std::cmp::Reverse(samples(rows)));
-        let _ = writeln!(text, "\n{}, annotated: heat and shares of this kernel's samples", place.place);
+        text.push('\n');
+        text += &paragraph("", &format!("{}, annotated: heat and shares of its samples", place.place), "  ");
         for (file, rows) in files.into_iter().take(FILES) {
             let of_file = record.files.iter().find(|known| known.file == file);
             match of_file.map(|known| &known.verification) {

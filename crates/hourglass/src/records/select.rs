@@ -70,7 +70,11 @@ pub(crate) fn by_id(store: &Store, name: &str) -> Result<Selected> {
     open(store, fitting.swap_remove(0).path)
 }
 
-fn open(store: &Store, path: PathBuf) -> Result<Selected> {
+/// The record in a file.
+///
+/// # Errors
+/// A file that is no record.
+pub(crate) fn open(store: &Store, path: PathBuf) -> Result<Selected> {
     let (found, bytes) = store::found(path.clone());
     let entry = Entry::of(&found, bytes.as_deref(), store.root());
     match (found.evidence(), bytes, found.schema) {

@@ -2,11 +2,13 @@
 //! Not here: those tables, which belong to the verbs.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use anyhow::Result;
 use record::bench::BenchRecord;
 use record::{
-    Check, Record, ReplayComparison, ReplayRecord, ShapeStudy, TimelineRecord, Verified, WiringPlan, read, verify,
+    CaptureRecord, Check, ClimbRecord, FindRecord, Record, ReplayComparison, ReplayRecord, ShapeStudy, TimelineRecord,
+    Verified, WiringPlan, read, verify,
 };
 use serde_json::Value;
 
@@ -15,7 +17,7 @@ use super::facts::facts;
 use super::select::Selected;
 use crate::failure::usage;
 use crate::prose::paragraph;
-use crate::{bench, replay, timeline, wiring};
+use crate::{bench, find, reduce, replay, timeline, wiring};
 
 /// Facts of a record without a table that are shown; the record has all.
 const FACTS: usize = 60;
@@ -45,6 +47,9 @@ fn table(schema: &str, name: &str, bytes: &[u8]) -> Option<String> {
     }
     match schema {
         BenchRecord::SCHEMA => of(name, bytes, |record| bench::table::text(record, false, true)),
+        CaptureRecord::SCHEMA => of(name, bytes, reduce::table::body),
+        ClimbRecord::SCHEMA => of(name, bytes, |record| find::climb::table::text(record, folder(name))),
+        FindRecord::SCHEMA => of(name, bytes, |record| find::table::text(record, folder(name))),
         ReplayRecord::SCHEMA => of(name, bytes, replay::table::record),
         ReplayComparison::SCHEMA => of(name, bytes, replay::table::comparison),
         ShapeStudy::SCHEMA => of(name, bytes, replay::table::study),
@@ -52,6 +57,11 @@ fn table(schema: &str, name: &str, bytes: &[u8]) -> Option<String> {
         WiringPlan::SCHEMA => of(name, bytes, |record| wiring::table::text(record, false)),
         _ => None,
     }
+}
+
+/// Where the records beside it are.
+fn folder(name: &str) -> &Path {
+    Path::new(name).parent().unwrap_or(Path::new("."))
 }
 
 fn head(selected: &Selected, value: &Value) -> String {

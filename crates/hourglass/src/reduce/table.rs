@@ -16,7 +16,7 @@ use crate::prose::paragraph;
 /// Rows of each kind; the record has more.
 const ROWS: usize = 12;
 const LINES: usize = 5;
-const NAME: usize = 34;
+const NAME: usize = 29;
 
 /// Everything, in reading order.
 pub(crate) fn body(record: &CaptureRecord) -> String {
@@ -86,7 +86,7 @@ fn kernels(text: &mut String, tree: &KernelTree) {
     let _ = writeln!(
         text,
         "\nWhere the workers' time went: {} samples; 95 % intervals; kernels of one rank cannot be told apart\n\
-         {:>4} {:<NAME$}{:>6}{:>21}{:>9}{:>8} {:<16}",
+         {:>4} {:<NAME$}{:>6}{:>21}{:>9}{:>8} {}",
         thousands(tree.samples as f64),
         "rank",
         "kernel",
@@ -99,7 +99,7 @@ fn kernels(text: &mut String, tree: &KernelTree) {
     for row in tree.rows.iter().take(ROWS) {
         let _ = writeln!(
             text,
-            "{:>4} {:<NAME$}{:>6}{:>21}{:>9}{:>8} {:<16}",
+            "{:>4} {:<NAME$}{:>6}{:>21}{:>9}{:>8} {}",
             row.rank,
             cut(&name(row), NAME - 1),
             row.calls,

@@ -92,7 +92,8 @@ fn places(record: &Value) -> &[Value] {
 /// Digests of the files that the captured program was compiled from, by path; empty if their list is not beside the record.
 fn compiled_from(located: &Located<'_>) -> BTreeMap<String, String> {
     let Some(digest) = located.record["provenance"]["source"]["tree_sha256"].as_str() else { return BTreeMap::new() };
-    let folders = std::fs::read_dir(located.folder).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
+    let folders =
+        std::fs::read_dir(located.folder).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
     let texts = folders.filter_map(|folder| {
         let path = folder.join(record::capture::raw::SOURCES);
         let small = path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() <= MAX_BYTES);
@@ -151,7 +152,9 @@ mod tests {
         }
         std::os::unix::fs::symlink(dir.path().join("secret.rs"), root.join("src/link.rs")).unwrap();
         let outside = dir.path().join("secret.rs");
-        for file in ["../secret.rs", outside.to_str().unwrap(), ".env", "src/link.rs", "src/none.rs", "src", "./../x.rs"] {
+        for file in
+            ["../secret.rs", outside.to_str().unwrap(), ".env", "src/link.rs", "src/none.rs", "src", "./../x.rs"]
+        {
             assert!(read(&root, file, &wanted(&[1], None)).is_err(), "{file}");
         }
         let digest = record::file_digest(b"one\ntwo\nthree\n");

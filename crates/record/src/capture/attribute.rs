@@ -4,6 +4,7 @@
 use crate::capture::limiter::{self, Hints, Roofs};
 use crate::capture::load::RawTrace;
 use crate::capture::place::{Cost, Place};
+use crate::capture::raw::RawSpans;
 use crate::capture::reduced::kernels::{KernelRow, KernelTree, PauseRow, Uncounted};
 use crate::capture::share::{SHARE_METHOD, Share, Whole, ranks};
 use crate::known::Known;
@@ -225,18 +226,20 @@ fn clocked(trace: &RawTrace, placed: &Placed) -> Vec<Clocked> {
     let empty = Clocked { ns: 0, slowest_ns: vec![0.0; steps], mean_ns: vec![0.0; steps] };
     let mut all = vec![empty; placed.places.len()];
     let barrier = placed.places.len() - 2;
-    // (slowest, sum) of each call of the pass at hand.
-    let mut by_step: Vec<Vec<(u64, u64)>> = vec![vec![(0, 0); trace.calls.len()]; steps];
+    let mut by_step: Vec<Vec<&RawSpans>> = vec![Vec::new(); steps];
     for row in &trace.spans {
-        for &[call, arrive, start, end] in &row.spans {
+        by_step[row.step as usize].push(row);
+    }
+    for (step, rows) in by_step.iter().enumerate() {
+        // (slowest, sum) of each call.
+        let mut calls = vec![(0, 0); trace.calls.len()];
+        for &[call, arrive, start, end] in rows.iter().flat_map(|row| &row.spans) {
             all[barrier].ns += start - arrive;
             all[placed.of_call[call as usize]].ns += end - start;
-            let (slowest, sum) = &mut by_step[row.step as usize][call as usize];
+            let (slowest, sum): &mut (u64, u64) = &mut calls[call as usize];
             *slowest = (*slowest).max(end - start);
             *sum += end - start;
         }
-    }
-    for (step, calls) in by_step.iter().enumerate() {
         for (call, (slowest, sum)) in calls.iter().enumerate() {
             let clock = &mut all[placed.of_call[call]];
             clock.slowest_ns[step] += *slowest as f64;

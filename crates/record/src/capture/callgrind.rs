@@ -101,7 +101,11 @@ pub fn parse(name: &str, bytes: &[u8]) -> Result<Simulated, CallgrindError> {
         match key {
             "events" => event = words.next().map(str::to_owned),
             "positions" => positions = words.count(),
-            "summary" | "totals" => stated = words.next().and_then(|word| word.parse::<u64>().ok()).or(stated),
+            // One per part of the file; `summary` is 0 where collecting was switched on and off.
+            "totals" => {
+                let part = words.next().and_then(|word| word.parse::<u64>().ok()).ok_or_else(|| wrong("no total"))?;
+                stated = Some(stated.unwrap_or(0_u64).saturating_add(part));
+            }
             _ => {}
         }
     }
@@ -160,7 +164,7 @@ mod tests {
     // The manual's own example ("Extended Example"), with its names compressed, and its totals.
     const MANUAL: &str = "version: 1\ncreator: callgrind\npositions: line\nevents: Instructions\nsummary: 820\n\n\
         fl=(1) file1.c\nfn=(1) main\n16 20\ncfn=(2) func1\ncalls=1 50\n16 400\ncfi=(2) file2.c\ncfn=(3) func2\n\
-        calls=3 20\n16 400\n\nfn=(2)\n51 100\ncfi=(2)\ncfn=(3)\ncalls=2 20\n51 300\n\nfl=(2)\nfn=(3)\n20 700\n";
+        calls=3 20\n16 400\n\nfn=(2)\n51 100\ncfi=(2)\ncfn=(3)\ncalls=2 20\n51 300\n\nfl=(2)\nfn=(3)\n20 700\n\ntotals: 820\n";
 
     #[test]
     fn the_manuals_example_has_its_own_costs() {
@@ -190,7 +194,7 @@ mod tests {
             ("events: Ir\nfn=f\n1 x\n", "line 3: the cost"),
             ("events: Ir\nfn=f\nwhat\n", "line 3: neither"),
             ("events: Ir\nzz=f\n", "line 2: an unknown key"),
-            ("{\"schema\": 1}\n", "line 1"),
+            ("{\"schema\": 1}\n", "no `events:`"),
             (cut.as_str(), "do not add up"),
         ] {
             let message = parse("cg", text.as_bytes()).map_or_else(|e| e.to_string(), |found| format!("{found:?}"));

@@ -8,6 +8,11 @@ use crate::capture::raw::{
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 
+/// More than any machine has processors.
+const MOST_WORKERS: usize = 1 << 16;
+/// A capture is over long before: a day.
+const LONGEST_NS: u64 = 100_000_000_000_000;
+
 /// Everything in a trace directory but `callgrind.out`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RawTrace {
@@ -77,9 +82,15 @@ impl RawTrace {
             return file(CALLS, format!("entry {index} is call {}, expected the calls in their order", call.call));
         }
         let workers: BTreeSet<u32> = self.threads.iter().filter_map(|thread| thread.worker).collect();
-        if workers.is_empty() || workers.len() != self.workers() || !workers.iter().copied().eq(0..workers.len() as u32)
+        if workers.is_empty()
+            || workers.len() > MOST_WORKERS
+            || workers.len() != self.workers()
+            || !workers.iter().copied().eq(0..workers.len() as u32)
         {
-            return file(THREADS, format!("workers are {workers:?}, expected each number from 0 on once"));
+            return file(
+                THREADS,
+                format!("workers are {workers:?}, expected each number from 0 on once, and no more than 65536"),
+            );
         }
         let numbers: BTreeSet<u32> = self.threads.iter().map(|thread| thread.thread).collect();
         if numbers.len() != self.threads.len() {
@@ -92,6 +103,17 @@ impl RawTrace {
                 return line(STEPS, index, why);
             }
             before = step.end_ns;
+        }
+        // Sums of what follows stay far from the end of 64 bits.
+        if before - self.steps[0].start_ns > LONGEST_NS {
+            return file(STEPS, format!("the passes take {} ns together", before - self.steps[0].start_ns));
+        }
+        let amounts = self.calls.iter().flat_map(|call| [call.bytes_read, call.bytes_written, call.flops]);
+        if total(amounts).is_none() {
+            return file(CALLS, "bytes and operations exceed 64 bits".to_owned());
+        }
+        if total(self.samples.iter().map(|sample| sample.weight_ns)).is_none() {
+            return file(SAMPLES, "the weights exceed 64 bits".to_owned());
         }
         let mut seen = BTreeSet::new();
         for (index, spans) in self.spans.iter().enumerate() {
@@ -120,6 +142,11 @@ impl RawTrace {
         }
         Ok(())
     }
+}
+
+/// The sum, with some room above it.
+fn total(mut amounts: impl Iterator<Item = u64>) -> Option<u64> {
+    amounts.try_fold(0_u64, u64::checked_add).filter(|sum| *sum < u64::MAX / 4)
 }
 
 fn text(file: &'static str, bytes: Vec<u8>) -> Result<String, LoadError> {

@@ -8,6 +8,7 @@
 //! which no worker computed, for causes that none of the others holds. What the timeline says is taken as a part of its
 //! window and of the clocked request alike.
 
+use crate::capture::reduced::kernels::KernelRow;
 use crate::evidence::EvidenceRef;
 use crate::find::candidate::{CandidateKind, Multiplicity, SecondsInterval};
 use crate::find::request::RequestSummary;
@@ -47,6 +48,8 @@ pub(super) struct Row {
     pub(super) barriers: u64,
     pub(super) instruction_path: Option<String>,
     pub(super) kernels: Vec<String>,
+    /// What a capture says that its kernel waits for.
+    pub(super) limiter: Option<&'static str>,
     pub(super) in_request: bool,
     pub(super) evidence: Vec<EvidenceRef>,
 }
@@ -73,6 +76,7 @@ impl Row {
             barriers: 0,
             instruction_path: None,
             kernels: Vec::new(),
+            limiter: None,
             in_request: true,
             evidence: vec![seen.clone()],
         }
@@ -133,6 +137,7 @@ pub(super) fn rows(views: &Views, checkpoint: &str, request: &RequestSummary) ->
         }
         phases.push(parts);
     }
+    captured(&mut rows, views);
     if let Some(ceilings) = &views.ceilings {
         dispatch_floors(&mut rows, views, ceilings);
     }
@@ -207,6 +212,7 @@ fn phase_rows(replay: &Replay, passes: u64, evidence: &EvidenceRef) -> Vec<Row> 
             barriers: known.map_or(0, |floor| floor.work.barriers),
             instruction_path: known.and_then(|floor| floor.instruction_path.known().cloned()),
             kernels: row.kernels.clone(),
+            limiter: None,
             in_request: true,
             evidence: vec![evidence.clone()],
         });
@@ -264,6 +270,23 @@ fn spread(timing: &Timing, off_us: f64, scale: f64) -> Known<SecondsInterval> {
             confidence,
         }),
         None => Known::unavailable("one sample has no spread", "replay with more --iterations"),
+    }
+}
+
+/// What the captured samples of a phase say of its operators: no time is taken from them.
+fn captured(rows: &mut [Row], views: &Views) {
+    for seen in &views.captures {
+        let Some(tree) = seen.record.kernels.known() else { continue };
+        let phase = seen.record.workload.phase;
+        for row in rows.iter_mut().filter(|row| row.phase == phase && row.kind == CandidateKind::Operator) {
+            let own = |kernel: &&KernelRow| {
+                let label = format!("{}: {}", kernel.operator, kernel.kernel);
+                kernel.operator == row.operator && row.kernels.contains(&label)
+            };
+            let Some(kernel) = tree.rows.iter().find(own) else { continue };
+            row.limiter = kernel.limiter.verdict.known().map(|bound| bound.name());
+            row.evidence.push(seen.evidence.clone());
+        }
     }
 }
 

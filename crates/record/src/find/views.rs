@@ -2,6 +2,7 @@
 //! Not here: reading them from a folder.
 
 use crate::bench::BenchRecord;
+use crate::capture::reduced::CaptureRecord;
 use crate::ceilings::Ceilings;
 use crate::evidence::EvidenceRef;
 use crate::find::RungText;
@@ -27,6 +28,8 @@ pub struct Views {
     pub decode: Option<Seen<ReplayRecord>>,
     /// Of a whole request.
     pub timeline: Option<Seen<TimelineRecord>>,
+    /// Of steps of the request, reduced.
+    pub captures: Vec<Seen<CaptureRecord>>,
     pub ceilings: Option<Seen<Ceilings>>,
     pub wiring: Option<Seen<WiringPlan>>,
     /// The rungs that follow the checkpoint, with their plans.

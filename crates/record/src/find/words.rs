@@ -114,6 +114,14 @@ pub(super) fn mechanism(row: &Row) -> String {
 }
 
 fn operator(row: &Row) -> String {
+    let mechanism = by_floor(row);
+    match row.limiter {
+        Some(limiter) => format!("{mechanism}; its captured samples speak for {limiter}"),
+        None => mechanism,
+    }
+}
+
+fn by_floor(row: &Row) -> String {
     let per_pass = row.measured / row.multiplicity.passes.max(1) as f64;
     let calls = format!("{} call{} a pass", row.multiplicity.calls, if row.multiplicity.calls == 1 { "" } else { "s" });
     let reached = row.floor.filter(|_| row.measured > 0.0).map(|floor| percent(floor / row.measured));
@@ -307,37 +315,59 @@ pub(super) fn doubts(subject: &Subject<'_>, ranking: &Ranking, request: &Request
     if let Known::Unavailable(missing) = &request.detectable_percent {
         doubts.push(format!("today's noise is not known: {}.", missing.unavailable));
     }
-    doubts.extend(disagreement(views, rows));
+    doubts.extend(by_timeline(views, rows));
+    doubts.extend(by_capture(views, rows));
     doubts
 }
 
-/// The operator whose share of the computing differs most between replay and timeline, if that is much.
-fn disagreement(views: &Views, rows: &[Row]) -> Option<String> {
+/// Sums of two views by name: by the replay, and by the other.
+type Sums<'a> = BTreeMap<&'a str, (f64, f64)>;
+
+/// The name whose share differs most between the two, if that is much.
+fn disagreement(sums: &Sums<'_>, what: &str, other: &str) -> Option<String> {
+    let (replayed, seen) = sums.values().fold((0.0, 0.0), |all, own| (all.0 + own.0, all.1 + own.1));
+    if replayed <= 0.0 || seen <= 0.0 {
+        return None;
+    }
+    let apart = |own: &(f64, f64)| (own.0 / replayed - own.1 / seen).abs();
+    let (name, own) = sums.iter().max_by(|a, b| apart(a.1).total_cmp(&apart(b.1)))?;
+    (apart(own) > APART).then(|| {
+        let (first, second) = (percent(own.0 / replayed), percent(own.1 / seen));
+        format!("the views disagree on '{name}': {first} of {what} by the replay, {second} by {other}.")
+    })
+}
+
+/// Shares of an operator in the computing of one phase, by the replay and by captured samples.
+fn by_capture(views: &Views, rows: &[Row]) -> Vec<String> {
+    let of = |seen: &crate::find::Seen<crate::CaptureRecord>| {
+        let (phase, tree) = (seen.record.workload.phase, seen.record.kernels.known()?);
+        let mut sums = Sums::new();
+        for row in rows.iter().filter(|row| row.phase == phase && row.kind == CandidateKind::Operator) {
+            sums.entry(&row.operator).or_default().0 += row.measured;
+        }
+        for row in &tree.rows {
+            sums.entry(&row.operator).or_default().1 += row.cost.samples as f64;
+        }
+        disagreement(&sums, &format!("the computing of a {} pass", phase.name()), "captured samples")
+    };
+    views.captures.iter().filter_map(of).collect()
+}
+
+/// Shares of an operator in the request's computing, by the replay and by the timeline.
+fn by_timeline(views: &Views, rows: &[Row]) -> Option<String> {
     let timeline = &whole_request(&views.timeline)?.record.summary;
     if views.prefill.is_none() || views.decode.is_none() {
         return None;
     }
-    let mut shares: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+    let mut sums = Sums::new();
     for row in rows.iter().filter(|row| row.kind == CandidateKind::Operator) {
-        shares.entry(&row.traced).or_default().0 += row.measured;
+        sums.entry(&row.traced).or_default().0 += row.measured;
     }
     for row in &timeline.operators {
         let slowest = row.wall_ns.iter().copied().max().unwrap_or(0);
-        shares.entry(&row.operator).or_default().1 += slowest as f64;
+        sums.entry(&row.operator).or_default().1 += slowest as f64;
     }
-    let (replayed, traced) = shares.values().fold((0.0, 0.0), |sums, own| (sums.0 + own.0, sums.1 + own.1));
-    if replayed <= 0.0 || traced <= 0.0 {
-        return None;
-    }
-    let apart = |own: &(f64, f64)| (own.0 / replayed - own.1 / traced).abs();
-    let (name, own) = shares.iter().max_by(|a, b| apart(a.1).total_cmp(&apart(b.1)))?;
-    (apart(own) > APART).then(|| {
-        format!(
-            "the views disagree on '{name}': {} of the computing by the replay, {} by the timeline.",
-            percent(own.0 / replayed),
-            percent(own.1 / traced)
-        )
-    })
+    disagreement(&sums, "the computing", "the timeline")
 }
 
 /// What to run next: what exists already and could gain most, then the test of the first candidate.

@@ -1,75 +1,31 @@
-//! A condition over a `bench/1` record at which continuous integration should stop: `decode < 0.97 * baseline`.
-//! Not here: reading the text (`parse.rs`), and exit codes.
+//! Conditions: `decode < 0.97 * baseline`, asked of a `bench/1` record (where continuous integration should stop) or of a
+//! `comparison/1` (whether a change is kept). Not here: reading the text (`parse.rs`), what its parts are (`condition.rs`,
+//! `name.rs`), asking a comparison (`rule.rs`), and exit codes.
 //!
-//! A condition compares two sums of products of numbers with units, metrics (an arm's median) and `baseline` (the control's
-//! median of the same metric), or asks for a verdict: `decode.verdict == slower`. It is checked, units included, before
-//! anything runs. It is then asked of every arm but the control and the control again; what is missing is an error, never a pass.
+//! A condition compares two sums of products of numbers with units, metrics and `baseline` (the control's value of the metric
+//! named), or asks for a verdict: `decode.verdict == slower`. It is checked, units included, before anything runs. A
+//! [`Gate`] is asked of every arm but the control and the control again; what is missing is an error, never a pass.
 
+mod condition;
+mod name;
 mod parse;
+mod rule;
 
+pub use name::{Name, NamedMetric, Namespace, Part, RowName, replay_row};
 pub use parse::GateError;
+pub use rule::{Answer, Rule, RuleAnswer, UsedNumber};
 
-use crate::bench::{ArmKind, BenchRecord, Metric, Verdict};
-use crate::known::Unavailable;
-use crate::quantity::Unit;
-use std::fmt;
+use crate::bench::{ArmKind, BenchRecord};
+use crate::known::{Known, Unavailable};
+use crate::quantity::{Reading, Unit};
+use condition::{Condition, Finding, Range, short};
+use name::scale;
 
-/// A checked condition.
+/// A checked condition about a `bench/1` record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gate {
     text: String,
     condition: Condition,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum Condition {
-    Numbers {
-        left: Node,
-        relation: Relation,
-        right: Node,
-        /// The metric that is named, the first of several; the one that `baseline` is of.
-        metric: Metric,
-        /// Of both sides.
-        unit: Unit,
-    },
-    /// Holds if it holds for one of the metrics.
-    Verdicts { metrics: Vec<Metric>, equal: bool, finding: Finding },
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum Node {
-    /// In seconds, bytes, tokens per second, or of no unit.
-    Number(f64),
-    Metric(Metric),
-    Baseline,
-    Operation(Box<Node>, Operator, Box<Node>),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operator {
-    Plus,
-    Minus,
-    Times,
-    Over,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Relation {
-    Less,
-    LessOrEqual,
-    More,
-    MoreOrEqual,
-    Equal,
-    Unequal,
-}
-
-/// A verdict without its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Finding {
-    Better,
-    Worse,
-    NoDifference,
-    Inconclusive,
 }
 
 /// Why a condition cannot be answered from a record.
@@ -85,6 +41,9 @@ pub enum GateMissing {
     NotANumber { gate: String, arm: String, value: f64 },
 }
 
+const NOT_COMPARED: &str = "it was not compared with the control";
+const MORE_REPEATS: &str = "run again with more repeats";
+
 /// An arm for which the condition holds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
@@ -99,7 +58,7 @@ impl Gate {
     /// # Errors
     /// What is not one; the message points at the place.
     pub fn parse(text: &str) -> Result<Gate, GateError> {
-        let condition = parse::condition(text)?;
+        let condition = parse::condition(text, &Namespace::bench())?;
         Ok(Gate { text: text.to_owned(), condition })
     }
 
@@ -134,8 +93,11 @@ impl Gate {
                 continue;
             }
             let found = match &self.condition {
-                Condition::Numbers { left, relation, right, metric, unit } => {
-                    let side = |node| self.value(node, *metric, record, index);
+                Condition::Numbers { left, relation, right, unit } => {
+                    let side = |node: &condition::Node| {
+                        let range = node.range(&mut |name| self.named(name, record, index))?;
+                        self.finite(range.value, &record.arms[index].name)
+                    };
                     let (left, right) = (side(left)?, side(right)?);
                     relation.holds(left, right).then(|| {
                         format!("{}: {}: {} {relation} {} {unit}", self.text, arm.name, short(left), short(right))
@@ -144,49 +106,50 @@ impl Gate {
                 Condition::Verdicts { metrics, equal, finding } => {
                     self.verdict(metrics, *equal, *finding, record, index)?
                 }
+                // Its names are not of a run.
+                Condition::Tokens { .. } => None,
             };
             failures.extend(found.map(|sentence| Failure { arm: arm.name.clone(), sentence }));
         }
         Ok(failures)
     }
 
-    fn value(&self, node: &Node, metric: Metric, record: &BenchRecord, arm: usize) -> Result<f64, GateMissing> {
-        let value = self.of(node, metric, record, arm)?;
+    fn finite(&self, value: f64, arm: &str) -> Result<f64, GateMissing> {
         if value.is_finite() {
             return Ok(value);
         }
-        Err(GateMissing::NotANumber { gate: self.text.clone(), arm: record.arms[arm].name.clone(), value })
+        Err(GateMissing::NotANumber { gate: self.text.clone(), arm: arm.to_owned(), value })
     }
 
-    fn of(&self, node: &Node, metric: Metric, record: &BenchRecord, arm: usize) -> Result<f64, GateMissing> {
-        let median = |metric: Metric, arm: usize| {
-            let reading = record.arms[arm].median(metric);
-            // Times in seconds, whatever the record holds them in.
-            let scale = if metric.unit() == Unit::Microseconds { 1e-6 } else { 1.0 };
-            reading.value().map(|value| value * scale).ok_or_else(|| {
-                let name = &record.arms[arm].name;
-                self.missing(name, metric.name(), reading.missing())
-            })
+    /// The number behind a name, in a condition's base units.
+    fn named(&self, name: &Name, record: &BenchRecord, arm: usize) -> Result<Range, GateMissing> {
+        // A run's conditions name its clock alone.
+        let NamedMetric::Clock(metric) = &name.metric else { return Ok(Range::exactly(f64::NAN)) };
+        let row = record.comparison(arm, *metric);
+        let not_compared = || Known::unavailable(NOT_COMPARED, MORE_REPEATS);
+        let of_interval = |pick: fn(&crate::bench::Interval) -> f64| match row.map(|row| &row.interval) {
+            Some(Known::Is(interval)) => Reading::measured(pick(interval), Unit::Ratio, 1),
+            Some(Known::Unavailable(missing)) => Known::Unavailable(missing.clone()),
+            None => not_compared(),
         };
-        match node {
-            Node::Number(number) => Ok(*number),
-            Node::Metric(metric) => median(*metric, arm),
-            Node::Baseline => median(metric, 0),
-            Node::Operation(left, operator, right) => {
-                let (left, right) = (self.of(left, metric, record, arm)?, self.of(right, metric, record, arm)?);
-                Ok(match operator {
-                    Operator::Plus => left + right,
-                    Operator::Minus => left - right,
-                    Operator::Times => left * right,
-                    Operator::Over => left / right,
-                })
+        let reading = match name.part {
+            Part::Value => record.arms[arm].median(*metric),
+            Part::Baseline => record.arms[0].median(*metric),
+            Part::Ratio => row.map_or_else(not_compared, |row| row.ratio.clone()),
+            Part::Low => of_interval(|interval| interval.low),
+            Part::High => of_interval(|interval| interval.high),
+        };
+        match &reading {
+            Known::Is(quantity) => Ok(Range::exactly(quantity.value() * scale(quantity.unit()))),
+            Known::Unavailable(missing) => {
+                Err(self.missing(&record.arms[arm].name, &name.to_string(), Some(missing)))
             }
         }
     }
 
     fn verdict(
         &self,
-        metrics: &[Metric],
+        metrics: &[NamedMetric],
         equal: bool,
         wanted: Finding,
         record: &BenchRecord,
@@ -195,6 +158,7 @@ impl Gate {
         let name = &record.arms[arm].name;
         let mut missing = None;
         for metric in metrics {
+            let NamedMetric::Clock(metric) = metric else { continue };
             let row = record.comparison(arm, *metric);
             let verdict = row.and_then(|row| row.verdict.known());
             match (row, verdict) {
@@ -215,55 +179,10 @@ impl Gate {
 
     fn missing(&self, arm: &str, what: &str, reason: Option<&Unavailable>) -> GateMissing {
         let (why, how_to_get) = reason.map_or_else(
-            || ("it was not compared with the control".to_owned(), "run again with more repeats".to_owned()),
+            || (NOT_COMPARED.to_owned(), MORE_REPEATS.to_owned()),
             |reason| (reason.unavailable.clone(), reason.how_to_get.clone()),
         );
         GateMissing::Value { gate: self.text.clone(), arm: arm.to_owned(), what: what.to_owned(), why, how_to_get }
     }
 }
 
-impl Relation {
-    fn holds(self, left: f64, right: f64) -> bool {
-        match self {
-            Relation::Less => left < right,
-            Relation::LessOrEqual => left <= right,
-            Relation::More => left > right,
-            Relation::MoreOrEqual => left >= right,
-            Relation::Equal => left == right,
-            Relation::Unequal => left != right,
-        }
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Relation::Less => "<",
-            Relation::LessOrEqual => "<=",
-            Relation::More => ">",
-            Relation::MoreOrEqual => ">=",
-            Relation::Equal => "==",
-            Relation::Unequal => "!=",
-        }
-    }
-}
-
-impl fmt::Display for Relation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl Finding {
-    fn of(verdict: &Verdict) -> Finding {
-        match verdict {
-            Verdict::Better => Finding::Better,
-            Verdict::Worse => Finding::Worse,
-            Verdict::NoDifference { .. } => Finding::NoDifference,
-            Verdict::Inconclusive { .. } => Finding::Inconclusive,
-        }
-    }
-}
-
-/// Six digits are enough to see why a condition held.
-fn short(value: f64) -> f64 {
-    format!("{value:.5e}").parse().unwrap_or(value)
-}

@@ -1,9 +1,9 @@
 //! From the text of a condition to its checked form; every refusal points at its place.
-//! Not here: what a condition is asked of (`mod.rs`).
+//! Not here: what a condition is asked of (`mod.rs`, `rule.rs`), and the names there are (`name.rs`).
 
-use super::{Condition, Finding, Node, Operator, Relation};
+use super::condition::{Condition, Finding, Node, Operator, Relation};
+use super::name::{Kind, Name, NamedMetric, Namespace, Part};
 use crate::bench::Metric;
-use crate::quantity::Unit;
 
 /// The longest condition; longer ones are no conditions.
 const MAX_LENGTH: usize = 1000;
@@ -13,47 +13,23 @@ const MAX_DEPTH: usize = 50;
 /// What a verdict without a metric is asked of: the three clocks.
 const CLOCKS: [Metric; 3] = [Metric::Prefill, Metric::Decode, Metric::Request];
 
+/// What may stand after a metric and a dot.
+const PARTS: &str = "verdict, baseline, ratio, ratio.low or ratio.high after the dot";
+
 /// What is wrong with a condition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "--fail-if \"{text}\": column {column}: {problem}; a condition is like 'decode < 0.97 * baseline', 'peak > 2 GB' or \
+    "{flag} \"{text}\": column {column}: {problem}; a condition is like 'decode < 0.97 * baseline', 'peak > 2 GB' or \
      'decode.verdict == slower'"
 )]
 pub struct GateError {
+    /// Where it was given.
+    pub flag: &'static str,
     pub text: String,
     /// In characters, from 1.
     pub column: usize,
     /// What was expected and what was found.
     pub problem: String,
-}
-
-/// What a value is measured in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Plain,
-    Time,
-    Bytes,
-    Rate,
-}
-
-impl Kind {
-    fn of(metric: Metric) -> Kind {
-        match metric.unit() {
-            Unit::Seconds | Unit::Microseconds => Kind::Time,
-            Unit::Bytes => Kind::Bytes,
-            Unit::TokensPerSecond => Kind::Rate,
-            _ => Kind::Plain,
-        }
-    }
-
-    const fn words(self) -> &'static str {
-        match self {
-            Kind::Plain => "a number without unit",
-            Kind::Time => "a time (s, ms or us)",
-            Kind::Bytes => "bytes (B, kB, MB, GB, KiB, MiB or GiB)",
-            Kind::Rate => "a rate (tok/s)",
-        }
-    }
 }
 
 /// Units, what they are, and how much of the base unit.
@@ -82,17 +58,23 @@ const RELATIONS: [(&str, Relation); 6] = [
 ];
 
 /// Reads a whole condition.
-pub(super) fn condition(text: &str) -> Result<Condition, GateError> {
-    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    let mut metrics: Vec<Metric> = words.filter_map(Metric::parse).collect();
+pub(super) fn condition(text: &str, names: &Namespace) -> Result<Condition, GateError> {
+    let mut metrics: Vec<NamedMetric> = text
+        .split(|c: char| !is_of_name(c) && c != '.')
+        .filter_map(|path| prefix(path, names).map(|(metric, _)| metric))
+        .collect();
     metrics.sort_unstable();
     metrics.dedup();
-    let mut parser = Parser { text, characters: text.chars().collect(), at: 0, metrics };
+    let mut parser = Parser { names, text, characters: text.chars().collect(), at: 0, metrics };
     if parser.characters.len() > MAX_LENGTH {
         return Err(parser.error(MAX_LENGTH, format!("longer than {MAX_LENGTH} characters")));
     }
     parser.spaces();
     let start = parser.at;
+    if names.tokens && parser.path() == "tokens_equal" {
+        return parser.tokens();
+    }
+    parser.at = start;
     if let Some(metrics) = parser.verdict_of()? {
         return parser.verdicts(metrics);
     }
@@ -100,19 +82,31 @@ pub(super) fn condition(text: &str) -> Result<Condition, GateError> {
     parser.numbers()
 }
 
+fn is_of_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// The longest head of a dotted path that is a metric, and what is left of the path, its dot included.
+fn prefix<'p>(path: &'p str, names: &Namespace) -> Option<(NamedMetric, &'p str)> {
+    let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]).collect::<Vec<_>>();
+    ends.into_iter().rev().find_map(|end| Some((names.metric(&path[..end])?, &path[end..])))
+}
+
 struct Parser<'a> {
+    names: &'a Namespace,
     text: &'a str,
     characters: Vec<char>,
     at: usize,
     /// Every metric that the text names: known first, because `baseline` takes its meaning from one that may follow it.
-    metrics: Vec<Metric>,
+    metrics: Vec<NamedMetric>,
 }
 
 type Typed = (Node, Kind);
 
 impl Parser<'_> {
     fn error(&self, at: usize, problem: String) -> GateError {
-        GateError { text: self.text.chars().take(MAX_LENGTH).collect(), column: at + 1, problem }
+        let flag = self.names.flag;
+        GateError { flag, text: self.text.chars().take(MAX_LENGTH).collect(), column: at + 1, problem }
     }
 
     fn expected(&self, what: &str) -> GateError {
@@ -144,13 +138,29 @@ impl Parser<'_> {
         is_next
     }
 
-    /// Takes a name without the spaces after it.
+    /// Takes a word without the spaces after it.
     fn name(&mut self) -> String {
         let begins = self.characters.get(self.at).is_some_and(|c| c.is_ascii_alphabetic());
         let rest = self.characters[self.at..].iter();
-        let name: String = rest.take_while(|c| begins && (c.is_ascii_alphanumeric() || **c == '_')).copied().collect();
+        let name: String = rest.take_while(|c| begins && is_of_name(**c)).copied().collect();
         self.at += name.len();
         name
+    }
+
+    /// Takes words with dots between them, without the spaces after them.
+    fn path(&mut self) -> String {
+        let mut path = self.name();
+        while !path.is_empty() && self.characters.get(self.at) == Some(&'.') {
+            let dot = self.at;
+            self.at += 1;
+            let next = self.name();
+            if next.is_empty() {
+                self.at = dot;
+                break;
+            }
+            path = format!("{path}.{next}");
+        }
+        path
     }
 
     fn end(&self) -> Result<(), GateError> {
@@ -168,32 +178,53 @@ impl Parser<'_> {
             .ok_or_else(|| self.expected("one of < <= > >= == != or an operator + - * /"))
     }
 
-    /// `verdict` or `METRIC.verdict`; anything else is left to be read as numbers.
-    fn verdict_of(&mut self) -> Result<Option<Vec<Metric>>, GateError> {
-        let start = self.at;
-        let name = self.name();
-        if name == "verdict" {
-            self.spaces();
-            return Ok(Some(CLOCKS.to_vec()));
+    /// `tokens_equal`, alone or compared with yes or no.
+    fn tokens(&mut self) -> Result<Condition, GateError> {
+        self.spaces();
+        if self.at == self.characters.len() {
+            return Ok(Condition::Tokens { equal: true });
         }
-        if self.characters.get(self.at) != Some(&'.') || name.is_empty() {
-            return Ok(None);
-        }
-        let Some(metric) = Metric::parse(&name) else {
-            self.at = start;
-            return Err(self.expected(&format!("a metric ({})", metrics())));
+        let at = self.at;
+        let equal = match self.relation() {
+            Ok(Relation::Equal) => true,
+            Ok(Relation::Unequal) => false,
+            _ => {
+                self.at = at;
+                return Err(self.expected("== or != after tokens_equal"));
+            }
         };
-        self.at += 1;
-        let after_dot = self.at;
-        if self.name() != "verdict" {
-            self.at = after_dot;
-            return Err(self.expected("\"verdict\" after the dot"));
+        let at = self.at;
+        let wanted = match self.name().as_str() {
+            "yes" => true,
+            "no" => false,
+            _ => {
+                self.at = at;
+                return Err(self.expected("yes or no"));
+            }
+        };
+        self.spaces();
+        self.end()?;
+        Ok(Condition::Tokens { equal: equal == wanted })
+    }
+
+    /// `verdict` or `METRIC.verdict`; anything else is left to be read as numbers.
+    fn verdict_of(&mut self) -> Result<Option<Vec<NamedMetric>>, GateError> {
+        let start = self.at;
+        let path = self.path();
+        if path == "verdict" {
+            self.spaces();
+            return Ok(Some(CLOCKS.map(NamedMetric::Clock).to_vec()));
         }
+        let Some(head) = path.strip_suffix(".verdict") else { return Ok(None) };
+        let Some(metric) = self.names.metric(head) else {
+            self.at = start;
+            return Err(self.expected(&format!("a metric ({})", self.names.listing())));
+        };
         self.spaces();
         Ok(Some(vec![metric]))
     }
 
-    fn verdicts(&mut self, metrics: Vec<Metric>) -> Result<Condition, GateError> {
+    fn verdicts(&mut self, metrics: Vec<NamedMetric>) -> Result<Condition, GateError> {
         let at = self.at;
         let equal = match self.relation() {
             Ok(Relation::Equal) => true,
@@ -203,7 +234,7 @@ impl Parser<'_> {
                 return Err(self.expected("== or != after a verdict"));
             }
         };
-        let bytes = metrics.iter().all(|metric| Kind::of(*metric) == Kind::Bytes);
+        let bytes = metrics.iter().all(|metric| metric.kind() == Kind::Bytes);
         let (better, worse) = if bytes { ("smaller", "larger") } else { ("faster", "slower") };
         let at = self.at;
         let word = self.name();
@@ -229,19 +260,14 @@ impl Parser<'_> {
         let right_at = self.at;
         let (right, right_kind) = self.sum(0)?;
         self.end()?;
-        let Some(metric) = self.metrics.first().copied() else {
-            return Err(self.error(start, format!("expected a metric on one side ({}), found none", metrics())));
-        };
+        if self.metrics.is_empty() {
+            let problem = format!("expected a metric on one side ({}), found none", self.names.listing());
+            return Err(self.error(start, problem));
+        }
         if left_kind != right_kind {
             return Err(self.unlike(right_at, left_kind, right_kind));
         }
-        let unit = match left_kind {
-            Kind::Plain => Unit::Ratio,
-            Kind::Time => Unit::Seconds,
-            Kind::Bytes => Unit::Bytes,
-            Kind::Rate => Unit::TokensPerSecond,
-        };
-        Ok(Condition::Numbers { left, relation, right, metric, unit })
+        Ok(Condition::Numbers { left, relation, right, unit: left_kind.unit() })
     }
 
     fn unlike(&self, at: usize, left: Kind, right: Kind) -> GateError {
@@ -297,7 +323,6 @@ impl Parser<'_> {
         if depth >= MAX_DEPTH {
             return Err(self.error(self.at, format!("more than {MAX_DEPTH} parentheses within each other")));
         }
-        let start = self.at;
         match self.characters.get(self.at) {
             Some('(') => {
                 self.at += 1;
@@ -309,19 +334,36 @@ impl Parser<'_> {
                 Ok(inner)
             }
             Some(digit) if digit.is_ascii_digit() || *digit == '.' => self.number(),
-            _ => {
-                let name = self.name();
-                if name == "baseline" {
-                    return self.baseline(start);
-                }
-                let Some(metric) = Metric::parse(&name) else {
-                    self.at = start;
-                    return Err(self.expected(&format!("a number, baseline or a metric ({})", metrics())));
-                };
-                self.spaces();
-                Ok((Node::Metric(metric), Kind::of(metric)))
-            }
+            _ => self.named(),
         }
+    }
+
+    /// `baseline`, or a metric and a part of it.
+    fn named(&mut self) -> Result<Typed, GateError> {
+        let start = self.at;
+        let path = self.path();
+        if path == "baseline" {
+            return self.baseline(start);
+        }
+        let Some((metric, rest)) = prefix(&path, self.names) else {
+            self.at = start;
+            return Err(self.expected(&format!("a number, baseline or a metric ({})", self.names.listing())));
+        };
+        let part = match rest {
+            "" => Part::Value,
+            ".baseline" => Part::Baseline,
+            ".ratio" => Part::Ratio,
+            ".ratio.low" => Part::Low,
+            ".ratio.high" => Part::High,
+            _ => {
+                self.at = start + path.len() - rest.len() + 1;
+                return Err(self.expected(PARTS));
+            }
+        };
+        self.spaces();
+        let name = Name { metric, part };
+        let kind = name.kind();
+        Ok((Node::Named(name), kind))
     }
 
     fn baseline(&mut self, start: usize) -> Result<Typed, GateError> {
@@ -333,9 +375,10 @@ impl Parser<'_> {
             );
             return Err(self.error(start, problem));
         };
-        let kind = Kind::of(*metric);
+        let name = Name { metric: metric.clone(), part: Part::Baseline };
+        let kind = name.kind();
         self.spaces();
-        Ok((Node::Baseline, kind))
+        Ok((Node::Named(name), kind))
     }
 
     fn number(&mut self) -> Result<Typed, GateError> {
@@ -370,16 +413,20 @@ impl Parser<'_> {
     }
 }
 
-fn metrics() -> String {
-    Metric::ALL.map(Metric::name).join(", ")
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
     use proptest::prelude::*;
+
+    fn condition(text: &str) -> Result<Condition, GateError> {
+        super::condition(text, &Namespace::bench())
+    }
+
+    fn of_comparison(text: &str) -> Result<Condition, GateError> {
+        super::condition(text, &Namespace::comparison("--accept", &["projections", "normalization, and position"]))
+    }
 
     fn refused(text: &str) -> GateError {
         condition(text).expect_err(text)
@@ -392,28 +439,67 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!((number("2 s"), number("250ms"), number("4 us")), (2.0, 0.25, 4e-6));
-        let Condition::Numbers { right, metric, relation, .. } = condition("decode<0.97*baseline+1 tok/s").unwrap()
-        else {
+        let Condition::Numbers { left, right, relation, .. } = condition("decode<0.97*baseline+1 tok/s").unwrap() else {
             panic!("numbers")
         };
-        assert_eq!((metric, relation), (Metric::Decode, Relation::Less));
-        let product = Node::Operation(Box::new(Node::Number(0.97)), Operator::Times, Box::new(Node::Baseline));
+        let named = |part| Node::Named(Name { metric: NamedMetric::Clock(Metric::Decode), part });
+        assert_eq!((left, relation), (named(Part::Value), Relation::Less));
+        let baseline = Box::new(named(Part::Baseline));
+        let product = Node::Operation(Box::new(Node::Number(0.97)), Operator::Times, baseline);
         assert_eq!(right, Node::Operation(Box::new(product), Operator::Plus, Box::new(Node::Number(1.0))));
-        for text in ["peak > 2 GB", "baseline > decode", "(request - ttft) / request > 90 %", "peak_rss >= 1.5GiB"] {
+        for text in ["peak > 2 GB", "baseline > decode", "(request - ttft) / request > 90 %", "peak_rss >= 1.5GiB", "decode.ratio.low > 97 %",
+            "decode.ratio < 1.1 * ttft.ratio.high", "decode.baseline > 3 tok/s"] {
             condition(text).unwrap();
         }
     }
 
     #[test]
     fn verdicts_are_asked_by_their_words() {
-        let expected = Condition::Verdicts { metrics: CLOCKS.to_vec(), equal: true, finding: Finding::Worse };
+        let expected = Condition::Verdicts { metrics: CLOCKS.map(NamedMetric::Clock).to_vec(), equal: true, finding: Finding::Worse };
         assert_eq!(condition(" verdict == slower ").unwrap(), expected);
-        let expected = Condition::Verdicts { metrics: vec![Metric::Peak], equal: false, finding: Finding::Better };
+        let expected = Condition::Verdicts { metrics: vec![NamedMetric::Clock(Metric::Peak)], equal: false, finding: Finding::Better };
         assert_eq!(condition("peak.verdict!=smaller").unwrap(), expected);
         assert_eq!(refused("peak.verdict == slower").column, 17);
         assert_eq!(refused("decode.verdict < slower").column, 16);
         assert_eq!(refused("speed.verdict == slower").column, 1);
         assert_eq!(refused("decode.mean == slower").column, 8);
+        assert_eq!(refused("decode.ratio.middle > 1").column, 8);
+    }
+
+    #[test]
+    fn a_comparison_has_more_names_than_a_run() {
+        for text in [
+            "replay.decode.projections < 0.9 * baseline",
+            "replay.decode.normalization_and_position.ratio < 1",
+            "replay.prefill.total < 3 ms",
+            "replay.decode.projections.verdict == faster",
+            "target.ratio < 90 %",
+            "arrived > 0.5",
+            "timeline.busy_share >= timeline.busy_share.baseline",
+        ] {
+            of_comparison(text).unwrap();
+            assert!(condition(text).unwrap_err().problem.contains("a metric"), "{text}");
+        }
+        for (text, equal) in [
+            ("tokens_equal", true),
+            ("tokens_equal == yes", true),
+            ("tokens_equal != yes", false),
+            ("tokens_equal==no", false),
+        ] {
+            assert_eq!(of_comparison(text).unwrap(), Condition::Tokens { equal });
+        }
+        for (text, column, problem) in [
+            ("replay.decode.projection < 1 ms", 1, "hourglass decide metrics"),
+            ("replay.decode.projections < 1", 29, "expected a time"),
+            ("tokens_equal < yes", 14, "== or !="),
+            ("tokens_equal == maybe", 17, "yes or no"),
+            ("tokens_equal == yes no", 21, "expected the end"),
+            ("arrived > 1 ms", 11, "found a time"),
+        ] {
+            let error = of_comparison(text).expect_err(text);
+            assert!(error.column == column && error.to_string().contains(problem), "{error}");
+            assert!(error.to_string().starts_with("--accept"), "{error}");
+        }
     }
 
     #[test]
@@ -459,7 +545,7 @@ mod tests {
         fn no_mixture_of_words_is_too_strange(
             words in proptest::collection::vec(
                 proptest::sample::select(vec![
-                    "decode", "peak", "baseline", "verdict", "slower", ".", "<", "==", "(", ")", "*", "/", "-", "1", "0.5",
+                    "decode", "peak", "baseline", "verdict", "slower", ".", "ratio", "tokens_equal", "<", "==", "(", ")", "*", "/", "-", "1", "0.5",
                     "GB", "tok/s", "s",
                 ]),
                 0..12,
@@ -488,7 +574,7 @@ mod tests {
             Node::Operation(left, Operator::Minus, right) => value(left) - value(right),
             Node::Operation(left, Operator::Times, right) => value(left) * value(right),
             Node::Operation(left, Operator::Over, right) => value(left) / value(right),
-            Node::Metric(_) | Node::Baseline => panic!("numbers only"),
+            Node::Named(_) => panic!("numbers only"),
         }
     }
 }

@@ -8,6 +8,7 @@ pub mod order;
 pub mod paired;
 pub mod quantile;
 pub mod random;
+pub mod unpaired;
 pub mod verdict;
 
 /// How often an interval is meant to hold the true ratio; all of this module's intervals state it.

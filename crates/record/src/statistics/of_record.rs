@@ -11,13 +11,18 @@ use std::collections::BTreeMap;
 
 /// The pairs of an arm with the control in one metric, one per block in which both have a sample that counts.
 pub fn pairs(record: &BenchRecord, arm: usize, metric: Metric) -> Vec<Pair> {
+    pairs_of(record, 0, arm, metric)
+}
+
+/// The same of an arm with any other.
+pub fn pairs_of(record: &BenchRecord, control: usize, arm: usize, metric: Metric) -> Vec<Pair> {
     let of = |arm: usize| {
         record.samples_of(arm).filter_map(move |sample| {
             let value = metric.of(&sample.counting()?.clock).value()?;
             Some((sample.block, (sample.order, value)))
         })
     };
-    let control: BTreeMap<u64, (u64, f64)> = of(0).collect();
+    let control: BTreeMap<u64, (u64, f64)> = of(control).collect();
     of(arm)
         .filter_map(|(block, (order, value))| {
             let (control_order, control) = control.get(&block)?;

@@ -188,7 +188,7 @@ fn sentence(
 }
 
 /// `12.3 % more tokens per second`, `4.0 % less time`, `2.50 times the memory`: the sign is in the words.
-fn change(ratio: f64, unit: Unit) -> String {
+pub(crate) fn change(ratio: f64, unit: Unit) -> String {
     if ratio >= 2.0 {
         return format!("{ratio:.2} times the {}", noun(unit));
     }
@@ -210,7 +210,7 @@ fn side(ratio: f64, unit: Unit) -> (&'static str, String) {
     (if ratio >= 1.0 { "more" } else { less }, percent(ratio - 1.0))
 }
 
-fn range(interval: Interval, unit: Unit) -> String {
+pub(crate) fn range(interval: Interval, unit: Unit) -> String {
     if interval.low >= 2.0 {
         return format!("{:.2} to {:.2} times", interval.low, interval.high);
     }
@@ -224,13 +224,13 @@ fn range(interval: Interval, unit: Unit) -> String {
     }
 }
 
-fn percent(part: f64) -> String {
+pub(crate) fn percent(part: f64) -> String {
     let percent = part.abs() * 100.0;
     if percent >= 0.1 || percent == 0.0 { format!("{percent:.1}") } else { format!("{percent:.2}") }
 }
 
 /// Rounded up, so that what is stated as a bound is one.
-fn percent_up(percent: f64) -> String {
+pub(crate) fn percent_up(percent: f64) -> String {
     // Adding zero makes a negative one positive.
     format!("{:.1}", (percent * 10.0 - 1e-9).ceil() / 10.0 + 0.0)
 }

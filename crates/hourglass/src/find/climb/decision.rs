@@ -9,22 +9,15 @@ use serde_json::Value;
 
 use crate::child;
 
-/// The request must get faster by more than this for a rung to be kept, and slower by more to be rejected.
-const ACCEPT: &str = "request < 0.98 * baseline";
-const REJECT: &str = "request > 1.02 * baseline";
+/// A rung is kept if the clock of both sees that the request got faster, and rejected if slower.
+const ACCEPT: &str = "request.verdict == faster";
+const REJECT: &str = "request.verdict == slower";
 
 /// The id of an opened decision, or why there is none.
 pub(super) type Opened = Result<String, String>;
 
 /// Writes the three sentences down. A step that was opened by an earlier run of the climb stays opened.
-pub(super) fn open(
-    directory: &Path,
-    stem: &str,
-    parent: &str,
-    rung: &RungText,
-    find: &Seen<FindRecord>,
-    _flags: &[String],
-) -> Opened {
+pub(super) fn open(directory: &Path, stem: &str, parent: &str, rung: &RungText, find: &Seen<FindRecord>) -> Opened {
     let dominates = find.record.ranking.known().map_or("not known", |ranking| ranking.verdict.as_str());
     let find_file = directory.join(&find.evidence.file).to_string_lossy().into_owned();
     let words = [
@@ -60,9 +53,8 @@ pub(super) fn close(directory: &Path, stem: &str, opened: Opened, row: &mut Clim
         let bench = directory.join(&row.bench.file).to_string_lossy().into_owned();
         let words = ["decide", "close", &id, &bench, "--json"];
         let entry = ask(directory, &format!("{stem}-decision-closed.json"), &words)?;
-        let verdict =
-            entry.pointer("/close/outcome").or_else(|| entry.pointer("/outcome")).or_else(|| entry.get("verdict"));
-        let verdict = verdict.and_then(word).ok_or("`decide close` printed no outcome")?;
+        let verdict = entry.pointer("/body/verdict").and_then(Value::as_str);
+        let verdict = verdict.ok_or("`decide close` printed no verdict")?.to_owned();
         Ok((id, verdict))
     });
     match closed {
@@ -71,15 +63,6 @@ pub(super) fn close(directory: &Path, stem: &str, opened: Opened, row: &mut Clim
             row.decision = Known::unavailable(why.as_str(), "`hourglass decide open`, then `hourglass decide close`");
             row.decision_id = Known::unavailable(why, "`hourglass decide open`");
         }
-    }
-}
-
-/// A verdict is a word, or an object with one key that is it.
-fn word(value: &Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Object(fields) => fields.keys().next().cloned(),
-        _ => None,
     }
 }
 

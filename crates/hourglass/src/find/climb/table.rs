@@ -19,7 +19,7 @@ pub(super) fn line(row: &ClimbRow) -> String {
 }
 
 /// The route so far.
-pub(super) fn text(record: &ClimbRecord, directory: &Path) -> String {
+pub(crate) fn text(record: &ClimbRecord, directory: &Path) -> String {
     let mut text = format!(
         "\n{:<22}{:<13}{:>10}{:>10}{:>10}{:>10}  {}\n",
         "checkpoint", "hypothesis", "at most", "by bytes", "gained", "request", "decision"
