@@ -44,7 +44,7 @@ function climbChart(record) {
         label: "Route up the ladder",
         key: legend(colours, true),
         data,
-        select: 'g[aria-label="dot"].after circle, .after circle',
+        select: ".after circle",
         describe: (one) => `${one.name}: ${number(one.before)} to ${number(one.after)} ${unit}; ${one.row.sentence}`,
         draw: (width) => {
             const margin = marginFor(names, width);

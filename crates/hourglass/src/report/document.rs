@@ -6,12 +6,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use record::EVIDENCE_ID_DIGITS;
+use record::ledger::{LEDGER_SCHEMA, Ledger};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::sources::{self, Located, SourceText};
 use crate::failure::usage;
 use crate::store;
+
+/// The ledger's name in the folder of records.
+const LEDGER: &str = "ledger.jsonl";
 
 /// Everything that the page's script reads.
 #[derive(Serialize)]
@@ -77,10 +81,13 @@ impl Document {
         let mut left_out = Vec::new();
         for path in paths {
             let folder = path.is_dir();
-            for found in store::records_in(std::slice::from_ref(path)) {
-                match check(&found.path) {
+            let found = store::records_in(std::slice::from_ref(path)).into_iter().map(|found| found.path);
+            // The folder of records has its ledger beside its runs.
+            let ledger = Some(path.join(LEDGER)).filter(|ledger| folder && ledger.is_file());
+            for file in found.chain(ledger) {
+                match check(&file) {
                     Ok(record) => checked.push(record),
-                    Err(why) if folder => left_out.push(LeftOut { name: found.path.display().to_string(), why }),
+                    Err(why) if folder => left_out.push(LeftOut { name: file.display().to_string(), why }),
                     Err(why) => return Err(usage(why)),
                 }
             }
@@ -117,8 +124,11 @@ impl Document {
     }
 }
 
-/// One file, if it is a whole record; else a message that names it.
+/// One file, if it is a whole record or ledger; else a message that names it.
 fn check(path: &Path) -> Result<Checked, String> {
+    if path.extension().is_some_and(|extension| extension == "jsonl") {
+        return ledger(path);
+    }
     let (found, bytes) = store::found(path.to_path_buf());
     let (schema, bytes) = match (found.schema, bytes) {
         (Ok(schema), Some(bytes)) => (schema, bytes),
@@ -129,6 +139,20 @@ fn check(path: &Path) -> Result<Checked, String> {
     record::verify(&name, &bytes).map_err(|error| error.to_string())?;
     let record = serde_json::from_slice(&bytes).map_err(|error| format!("{name}: not JSON: {error}"))?;
     Ok(Checked { path: path.to_path_buf(), schema, sha256: found.sha256, record })
+}
+
+/// A ledger whose chain holds, as `{"schema", "entries"}`.
+fn ledger(path: &Path) -> Result<Checked, String> {
+    let (found, bytes) = store::found(path.to_path_buf());
+    let said = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let bytes = match (bytes, found.schema) {
+        (Some(bytes), _) => bytes,
+        (None, Err(why)) => return Err(why.to_string()),
+        (None, Ok(_)) => return Err(said(&"could not be read again")),
+    };
+    let ledger = Ledger::read(&bytes).map_err(|error| said(&error))?;
+    let record = serde_json::json!({ "schema": LEDGER_SCHEMA, "entries": ledger.entries() });
+    Ok(Checked { path: path.to_path_buf(), schema: LEDGER_SCHEMA.to_owned(), sha256: found.sha256, record })
 }
 
 /// The last part of each path, and of those that share it as many parts more as tell them apart.
