@@ -7,31 +7,10 @@ use anyhow::{Context, Result, bail};
 
 /// (file in `schemas/`, its content) of every record.
 fn schemas() -> Result<Vec<(PathBuf, String)>> {
-    let kinds = [
-        ("bench-1", record::schema::<record::bench::BenchRecord>()),
-        ("bench-child-1", record::bench::child_schema()),
-        ("capture-1", record::schema::<record::CaptureRecord>()),
-        ("capture-metadata-1", record::schema::<record::CaptureMetadata>()),
-        ("ceilings-1", record::schema::<record::Ceilings>()),
-        ("climb-1", record::schema::<record::ClimbRecord>()),
-        ("comparison-1", record::schema::<record::ComparisonRecord>()),
-        ("decision-1", record::schema::<record::DecisionRecord>()),
-        ("find-2", record::schema::<record::FindRecord>()),
-        ("ledger-1", record::ledger::ledger_schema()),
-        ("lines-1", record::schema::<record::LinesRecord>()),
-        ("replay-1", record::schema::<record::ReplayRecord>()),
-        ("replay-comparison-1", record::schema::<record::ReplayComparison>()),
-        ("sensitivity-1", record::schema::<record::SensitivityRecord>()),
-        ("shapes-1", record::schema::<record::ShapeStudy>()),
-        ("timeline-1", record::schema::<record::TimelineRecord>()),
-        ("wiring-1", record::schema::<record::WiringPlan>()),
-    ];
-    let written = kinds.into_iter().map(|(name, schema)| {
     let kinds = record::KINDS.iter().map(|kind| (kind.schema.replace('/', "-"), (kind.json_schema)()));
-    // Lines that processes write, which are no record.
-    let child = ("bench-child-1".to_owned(), record::bench::child_schema());
-    let all = kinds.chain([child]);
-    let written = all.map(|(name, schema)| {
+    // Lines that processes write and that the ledger keeps, which are no record.
+    let lines = [("bench-child-1", record::bench::child_schema()), ("ledger-1", record::ledger::ledger_schema())];
+    let written = kinds.chain(lines.map(|(name, schema)| (name.to_owned(), schema))).map(|(name, schema)| {
         let text = serde_json::to_string_pretty(&schema).context("a schema is JSON")? + "\n";
         Ok((crate::root().join(format!("schemas/{name}.json")), text))
     });

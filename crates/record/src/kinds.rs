@@ -8,6 +8,7 @@ use crate::capture::reduced::CaptureRecord;
 use crate::ceilings::Ceilings;
 use crate::check::Check;
 use crate::climb::ClimbRecord;
+use crate::compare::ComparisonRecord;
 use crate::decision::DecisionRecord;
 use crate::find::FindRecord;
 use crate::read::{ReadError, Record, read, schema, schema_in};
@@ -39,6 +40,7 @@ pub const KINDS: &[Kind] = &[
     kind::<CaptureRecord>(),
     kind::<Ceilings>(),
     kind::<ClimbRecord>(),
+    kind::<ComparisonRecord>(),
     kind::<DecisionRecord>(),
     kind::<FindRecord>(),
     kind::<LinesRecord>(),

@@ -2,41 +2,12 @@
 //! What a record holds is in its own file: `bench/`, `find.rs`, `replay/`, ...
 
 use crate::check::Check;
-use crate::climb::ClimbRecord;
-use crate::compare::ComparisonRecord;
-use crate::decision::DecisionRecord;
-use crate::find::FindRecord;
-use crate::replay::cases::ReplayRecord;
-use crate::replay::compare::ReplayComparison;
-use crate::sensitivity::SensitivityRecord;
-use crate::shapes::ShapeStudy;
-use crate::timeline::TimelineRecord;
-use crate::wiring_plan::WiringPlan;
 use crate::kinds::KNOWN_SCHEMAS;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-
-/// Schemas that this build reads.
-pub const KNOWN_SCHEMAS: &[&str] = &[
-    BenchRecord::SCHEMA,
-    CaptureMetadata::SCHEMA,
-    CaptureRecord::SCHEMA,
-    Ceilings::SCHEMA,
-    ClimbRecord::SCHEMA,
-    ComparisonRecord::SCHEMA,
-    DecisionRecord::SCHEMA,
-    FindRecord::SCHEMA,
-    LinesRecord::SCHEMA,
-    ReplayComparison::SCHEMA,
-    ReplayRecord::SCHEMA,
-    SensitivityRecord::SCHEMA,
-    ShapeStudy::SCHEMA,
-    TimelineRecord::SCHEMA,
-    WiringPlan::SCHEMA,
-];
 
 /// The largest record that is read; the largest that is written is far smaller.
 pub const MAX_RECORD_BYTES: usize = 64 << 20;
