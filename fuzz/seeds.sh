@@ -3,8 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fixtures=crates/model/tests/fixtures
-mkdir -p fuzz/corpus/{safetensors,gguf,config,tokenizer,template,records,gates,manifest}
-mkdir -p fuzz/corpus/{safetensors,gguf,config,tokenizer,template,records,gates,captures}
+mkdir -p fuzz/corpus/{safetensors,gguf,config,tokenizer,template,records,gates,manifest,captures}
 
 # The parsers look at headers first; the weights behind them only make an input slow.
 seed() { # target, name, file
@@ -34,6 +33,5 @@ printf '%s' 'decode < 0.97 * (baseline + 1 tok/s)' >fuzz/corpus/gates/numbers
 printf '%s' 'peak.verdict != smaller' >fuzz/corpus/gates/verdict
 echo '{"schema":"find/2"}' >fuzz/corpus/records/header.json
 printf "%064d  a/b\n%064d  c\n" 0 1 >fuzz/corpus/manifest/two
-echo '{"schema":"find/1"}' >fuzz/corpus/records/header.json
 printf 'events: Ir\nfn=(1) f\n1 2\ntotals: 2\n' >fuzz/corpus/captures/callgrind
 echo '{"event":"cycles","counter-value":"1.0","pcnt-running":100.00}' >fuzz/corpus/captures/perf.jsonl

@@ -8,9 +8,12 @@ use anyhow::{Context, Result, bail};
 /// (file in `schemas/`, its content) of every record.
 fn schemas() -> Result<Vec<(PathBuf, String)>> {
     let kinds = record::KINDS.iter().map(|kind| (kind.schema.replace('/', "-"), (kind.json_schema)()));
-    // Lines that processes write and that the ledger keeps, which are no record.
-    let lines = [("bench-child-1", record::bench::child_schema()), ("ledger-1", record::ledger::ledger_schema())];
-    let written = kinds.chain(lines.map(|(name, schema)| (name.to_owned(), schema))).map(|(name, schema)| {
+    // Lines of files that hold many, which are no record.
+    let lines = [
+        ("bench-child-1".to_owned(), record::bench::child_schema()),
+        ("ledger-1".to_owned(), record::ledger::ledger_schema()),
+    ];
+    let written = kinds.chain(lines).map(|(name, schema)| {
         let text = serde_json::to_string_pretty(&schema).context("a schema is JSON")? + "\n";
         Ok((crate::root().join(format!("schemas/{name}.json")), text))
     });

@@ -203,7 +203,8 @@ fn metrics(json: bool) -> Result<ExitCode> {
         }
         .to_owned(),
     });
-    let rows = names("rules").rows.into_iter().map(|row| MetricRow { name: row.name, unit: row.unit, meaning: row.meaning });
+    let rows =
+        names("rules").rows.into_iter().map(|row| MetricRow { name: row.name, unit: row.unit, meaning: row.meaning });
     let tokens = MetricRow {
         name: "tokens_equal".to_owned(),
         unit: "yes/no",

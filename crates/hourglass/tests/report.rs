@@ -93,7 +93,10 @@ fn sound(found: &Value) {
         assert!(keyboard[kind].is_null() || keyboard[kind] == worked, "{keyboard}");
     }
     if let Some(chart) = keyboard["chart"].as_object() {
-        assert_eq!((&chart["first"]["on"], &chart["last"]["on"], &chart["none"]["on"]), (&json!(1), &json!(1), &json!(0)));
+        assert_eq!(
+            (&chart["first"]["on"], &chart["last"]["on"], &chart["none"]["on"]),
+            (&json!(1), &json!(1), &json!(0))
+        );
         assert!(chart["first"]["text"].as_str().unwrap().len() > 10, "{chart:?}");
     }
     assert_eq!((&found["print"]["navigation"], &found["print"]["hiddenPanels"]), (&json!("none"), &json!(0)));
@@ -153,13 +156,18 @@ fn measured_records_are_shown() {
     let at = dir.path();
     let shape = ["--model", "synthetic:tiny", "--input-len", "12", "--output-len", "6"];
     let with = |first: &[&'static str]| [first, &shape].concat();
-    let bench = measure(at, "bench.json", &with(&["bench", "--variant", "kv-cache", "--variant", "selected", "--repeats", "2", "--warmup", "1"]));
+    let bench = measure(
+        at,
+        "bench.json",
+        &with(&["bench", "--variant", "kv-cache", "--variant", "selected", "--repeats", "2", "--warmup", "1"]),
+    );
     let timeline_arguments = with(&["timeline", "--out"]);
     let trace = at.join("t.pftrace");
     let timeline_arguments: Vec<&str> =
         [&timeline_arguments[..2], &[trace.to_str().unwrap()], &timeline_arguments[2..]].concat();
     let timeline = measure(at, "timeline.json", &timeline_arguments);
-    let case = ["replay", "--model", "synthetic:tiny", "--warmup", "1", "--iterations", "4", "--ceilings", "none", "--case"];
+    let case =
+        ["replay", "--model", "synthetic:tiny", "--warmup", "1", "--iterations", "4", "--ceilings", "none", "--case"];
     let cases = ["kv-cache:decode:12", "--case", "selected:decode:12", "--case", "selected:prefill:12"];
     let replay = measure(at, "replay.json", &[&case[..], &cases].concat());
     let ceilings = measure(at, "ceilings.json", &["ceilings", "--rounds", "1", "--threads", "1"]);
@@ -181,7 +189,12 @@ fn measured_records_are_shown() {
     assert_eq!(charts(&found, "roofline").0, 3);
     // Decode of two rungs in one chart, prefill in another: a chart has one workload.
     let record: Value = serde_json::from_slice(&std::fs::read(&replay).unwrap()).unwrap();
-    let groups: usize = record["cases"].as_array().unwrap().iter().map(|case| case["replay"]["groups"].as_array().unwrap().len() + 1).sum();
+    let groups: usize = record["cases"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|case| case["replay"]["groups"].as_array().unwrap().len() + 1)
+        .sum();
     assert_eq!(charts(&found, "operators"), (2, groups as u64));
     let text = section(&found, "missing")["text"].as_str().unwrap().to_owned();
     assert!(text.contains("values missing") && text.contains("Views without a record"), "{text}");
@@ -208,7 +221,8 @@ fn every_kind_stands_alone() {
         let found = look(&report(own.path(), &[&record]), own.path(), None).unwrap();
         sound(&found);
         assert_eq!(section(&found, shown)["missing"], false, "{shown}");
-        let missing = found["content"]["sections"].as_array().unwrap().iter().filter(|section| section["missing"] == true);
+        let missing =
+            found["content"]["sections"].as_array().unwrap().iter().filter(|section| section["missing"] == true);
         assert!(missing.count() >= 7, "{shown}");
     }
 }
@@ -238,7 +252,8 @@ fn a_void_record_says_so_first() {
     let record = write(dir.path(), "capture.json", &record);
     let found = look(&report(dir.path(), &[&record]), dir.path(), None).unwrap();
     sound(&found);
-    let told: Vec<&str> = found["content"]["void"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
+    let told: Vec<&str> =
+        found["content"]["void"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
     assert!(told[0].contains("capture.json") && told[0].contains("may not be relied on"), "{told:?}");
     assert!(told.iter().any(|one| one.contains("lost samples: expected 0, found 7")), "{told:?}");
 }
@@ -260,11 +275,17 @@ fn source_is_read_from_the_checkout_and_verified() {
     let record = write(&checkout, "lines.json", &lines("crates/x.rs", &record::file_digest(list.as_bytes())));
     let seen = |name: &str| {
         let out = checkout.join(name);
-        let output = hourglass(&["report"]).arg(&record).arg("--out").arg(&out).current_dir(&checkout).output().unwrap();
+        let output =
+            hourglass(&["report"]).arg(&record).arg("--out").arg(&out).current_dir(&checkout).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let found = look(&out, dir.path(), None).unwrap();
         sound(&found);
-        let rows: Vec<String> = found["content"]["heat"].as_array().unwrap().iter().map(|row| row.as_str().unwrap().replace('\n', " ")).collect();
+        let rows: Vec<String> = found["content"]["heat"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row.as_str().unwrap().replace('\n', " "))
+            .collect();
         (rows, section(&found, "kernels")["text"].as_str().unwrap().to_owned())
     };
     let (rows, text) = seen("verified.html");

@@ -7,7 +7,9 @@ mod compare_fixture;
 
 use compare_fixture::{add, bench, case, conditions, replays};
 use record::bench::Metric;
-use record::compare::{Asked, Collection, CompareError, ComparisonRecord, DeltaMethod, DifferenceKind, Outcome, SideError, compare};
+use record::compare::{
+    Asked, Collection, CompareError, ComparisonRecord, DeltaMethod, DifferenceKind, Outcome, SideError, compare,
+};
 use record::gate::{Answer, Namespace, Rule};
 use record::{Known, ReplayRecord, read};
 
@@ -120,7 +122,11 @@ fn a_change_inside_the_noise_is_no_finding() {
     let noisy = of(&bench(4, 1.0, 0.99, 0.04, NEW), &replays(BEFORE, BEFORE, NEW));
     let record = compared(&noisy, &asked());
     assert_eq!(record.outcome.outcome, Outcome::Inconclusive, "{:#?}", record.outcome);
-    assert!(record.outcome.next.contains("more --repeats") || record.outcome.next.contains("quieter"), "{}", record.outcome.next);
+    assert!(
+        record.outcome.next.contains("more --repeats") || record.outcome.next.contains("quieter"),
+        "{}",
+        record.outcome.next
+    );
     let quiet = of(&bench(16, 1.0, 0.998, 0.004, NEW), &replays(BEFORE, BEFORE, NEW));
     let record = compared(&quiet, &asked());
     assert_eq!(record.outcome.outcome, Outcome::NoDifference, "{:#?}", record.outcome);
@@ -146,7 +152,9 @@ fn a_group_whose_calls_are_gone_is_judged_by_the_total() {
         record.close();
         record
     };
-    for (total, outcome) in [(15_800.0, Outcome::TargetFellRequestFaster), (24_000.0, Outcome::RequestFasterTargetDidNotFall)] {
+    for (total, outcome) in
+        [(15_800.0, Outcome::TargetFellRequestFaster), (24_000.0, Outcome::RequestFasterTargetDidNotFall)]
+    {
         let collection = of(&bench(8, 1.0, 0.8, 0.01, NEW), &fused(total));
         let record = compared(&collection, &Asked { target: Some("cache update"), ..asked() });
         assert_eq!(record.outcome.outcome, outcome, "{:#?}", record.outcome);
@@ -257,7 +265,8 @@ fn replays_alone_do_not_say_that_the_request_moved() {
     assert!(record.outcome.because[0].contains("the target fell in the replay"), "{:?}", record.outcome.because);
     assert!(record.request.missing().is_some() && record.outcome.next.contains("alternated"));
     // What is incomplete is left out and said so.
-    let incomplete = record::Replay::not_measured("before", compare_fixture::replay_workload(), "the cache is too small");
+    let incomplete =
+        record::Replay::not_measured("before", compare_fixture::replay_workload(), "the cache is too small");
     let mut cases = replays(BEFORE, BEFORE, NEW);
     cases.cases[0] = record::ReplayCase::not_measured("before:decode:128", incomplete);
     cases.cases.push(case("after", NEW[1], BEFORE));

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use record::bench::{Better, Verdict};
 use record::Unit;
+use record::bench::{Better, Verdict};
 use record::statistics::random::Random;
 use record::statistics::unpaired::{Measured, compare, judge};
 use record::statistics::verdict::{DEFAULT_BAND, Names};

@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use record::compare::Collection;
 use record::gate::{Answer, Namespace};
 use record::ledger::{
-    Body, ChainError, Decided, Entry, JudgeError, Ledger, LedgerFile, LedgerFileError, NO_ENTRY, Note, Opening, export_json,
-    export_markdown, import, judge, opening_workloads,
+    Body, ChainError, Decided, Entry, JudgeError, Ledger, LedgerFile, LedgerFileError, NO_ENTRY, Note, Opening,
+    export_json, export_markdown, import, judge, opening_workloads,
 };
 use record::{EvidenceRef, Known};
 
@@ -187,7 +187,9 @@ fn branches_are_one_again_only_by_a_merge_entry() {
 fn everybody_who_writes_at_once_gets_a_line() {
     let dir = tempfile::tempdir().unwrap();
     let file = LedgerFile::new(dir.path().join("ledger.jsonl"));
-    let first = file.append::<()>("2026-01-01T00:00:00Z", |_| Ok(Body::Open(Box::new(opening(&["decode.ratio > 1"], &["decode.ratio < 1"])))));
+    let first = file.append::<()>("2026-01-01T00:00:00Z", |_| {
+        Ok(Body::Open(Box::new(opening(&["decode.ratio > 1"], &["decode.ratio < 1"]))))
+    });
     let about = first.unwrap().unwrap().id;
     std::thread::scope(|scope| {
         for writer in 0..8 {

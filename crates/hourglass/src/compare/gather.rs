@@ -32,7 +32,9 @@ impl Given {
     /// # Errors
     /// Nothing that can be compared in it.
     pub(crate) fn check(&self, collection: &Collection) -> Result<()> {
-        collection.side(&self.path.to_string_lossy(), self.name.as_deref()).map_err(|error| usage(error.to_string()))?;
+        collection
+            .side(&self.path.to_string_lossy(), self.name.as_deref())
+            .map_err(|error| usage(error.to_string()))?;
         Ok(())
     }
 }

@@ -118,7 +118,9 @@ fn request(text: &mut String, record: &ComparisonRecord) {
     let phases: Vec<String> = view
         .phases
         .iter()
-        .map(|phase| format!("{} {} before, {} after", phase.phase, share(&phase.share_before), share(&phase.share_after)))
+        .map(|phase| {
+            format!("{} {} before, {} after", phase.phase, share(&phase.share_before), share(&phase.share_after))
+        })
         .collect();
     let tokens = match &view.tokens_equal {
         Known::Is(true) => "the tokens are equal".to_owned(),
@@ -130,7 +132,10 @@ fn request(text: &mut String, record: &ComparisonRecord) {
 }
 
 fn replay(text: &mut String, view: &ReplayView) {
-    head(text, &format!("{} replay at {}, us", sentence_case(&view.phase).trim_end_matches('.'), view.workload.context_tokens));
+    head(
+        text,
+        &format!("{} replay at {}, us", sentence_case(&view.phase).trim_end_matches('.'), view.workload.context_tokens),
+    );
     let prefix = format!("replay.{}.", view.phase);
     for row in view.rows() {
         line(text, &row.name.trim_start_matches(&prefix).replace('_', " "), row, thousands);

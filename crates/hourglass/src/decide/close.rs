@@ -56,7 +56,10 @@ pub(super) fn run(context: &Context, args: &Args) -> Result<ExitCode> {
 fn open_decision(ledger: &Ledger, id: &str) -> Result<String> {
     let entry = entry_named(ledger, id)?;
     if !matches!(entry.body, Body::Open(_)) {
-        return Err(usage(format!("'{id}': expected the id of an open decision, found an entry of kind '{}'", entry.body.name())));
+        return Err(usage(format!(
+            "'{id}': expected the id of an open decision, found an entry of kind '{}'",
+            entry.body.name()
+        )));
     }
     match ledger.closing(&entry.id) {
         Some((closed, closing)) => Err(usage(format!(

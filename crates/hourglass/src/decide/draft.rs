@@ -107,7 +107,10 @@ impl Draft {
             text(&mut path, "   A record of the request that it is about (of bench or find):")?;
             self.workload_of.extend(path.map(PathBuf::from));
         }
-        let rules = |have: &mut Vec<String>, flag: &'static str, question: &str, ask: &mut dyn FnMut(&str) -> Result<String>| {
+        let rules = |have: &mut Vec<String>,
+                     flag: &'static str,
+                     question: &str,
+                     ask: &mut dyn FnMut(&str) -> Result<String>| {
             while have.is_empty() {
                 let rule = ask(question)?;
                 match Rule::parse(&rule, &names(flag)) {
@@ -146,7 +149,10 @@ mod tests {
         let mut draft = Draft::default();
         draft.ask(&mut answers.iter().map(|answer| Ok((*answer).to_owned()))).unwrap();
         assert!(draft.lacks().is_empty());
-        assert_eq!((draft.change.as_deref(), draft.accept.as_slice()), (Some("packed weights"), &["decode.ratio > 1.05".to_owned()][..]));
+        assert_eq!(
+            (draft.change.as_deref(), draft.accept.as_slice()),
+            (Some("packed weights"), &["decode.ratio > 1.05".to_owned()][..])
+        );
         let mut cut = Draft::default();
         let error = cut.ask(&mut answers[..3].iter().map(|answer| Ok((*answer).to_owned()))).unwrap_err();
         assert!(error.to_string().contains("nothing was written"), "{error}");

@@ -80,7 +80,15 @@ pub(super) fn run(context: &Context, args: &Args) -> Result<ExitCode> {
     }
     let mut text = format!("{}: opened, in {}\n", entry.id, context.store.ledger().display());
     text += &paragraph("1. ", &opening.dominates, "   ");
-    text += &paragraph("2. ", &format!("{} Kept only if {}.", crate::compare::table::sentence_case(&opening.change), opening.accept.join(", and ")), "   ");
+    text += &paragraph(
+        "2. ",
+        &format!(
+            "{} Kept only if {}.",
+            crate::compare::table::sentence_case(&opening.change),
+            opening.accept.join(", and ")
+        ),
+        "   ",
+    );
     text += &paragraph("3. ", &format!("Rejected if {}.", opening.reject.join(", or ")), "   ");
     let next = if opening.baseline == opening.candidate {
         format!("Next: make the change, measure again, and `hourglass decide close {} RECORD...`", entry.id)

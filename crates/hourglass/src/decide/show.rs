@@ -76,7 +76,11 @@ pub(super) fn one(context: &Context, id: &str) -> Result<ExitCode> {
             for part in &written.evidence {
                 text += &paragraph("Evidence: ", part, "  ");
             }
-            text += &paragraph("", &format!("{} (written down elsewhere; no rules were made beforehand)", written.kept), "  ");
+            text += &paragraph(
+                "",
+                &format!("{} (written down elsewhere; no rules were made beforehand)", written.kept),
+                "  ",
+            );
         }
         Body::Merge(merge) => {
             for head in &merge.heads {
@@ -90,7 +94,11 @@ pub(super) fn one(context: &Context, id: &str) -> Result<ExitCode> {
             closing(&mut text, own);
         }
         None if matches!(entry.body, Body::Open(_)) => {
-            text += &paragraph("", &format!("Still open: `hourglass decide close {} RECORD...` judges it.", entry.id), "  ");
+            text += &paragraph(
+                "",
+                &format!("Still open: `hourglass decide close {} RECORD...` judges it.", entry.id),
+                "  ",
+            );
         }
         None => {}
     }
@@ -151,7 +159,11 @@ pub(super) fn closing(text: &mut String, closing: &Closing) {
             Some(missing) => format!("how much of the replay's saving arrived is not known: {}", missing.unavailable),
         };
         *text += &paragraph("  arrived: ", &words, "    ");
-        *text += &paragraph("  memory: ", &format!("peak allocation {} of the baseline's", show(&shape.memory, percent)), "    ");
+        *text += &paragraph(
+            "  memory: ",
+            &format!("peak allocation {} of the baseline's", show(&shape.memory, percent)),
+            "    ",
+        );
     }
     if let Some(reason) = &closing.reason {
         *text += &paragraph("Reason: ", reason, "  ");

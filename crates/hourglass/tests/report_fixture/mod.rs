@@ -7,7 +7,8 @@ use record::{CaptureRecord, ClimbRecord, FindRecord, LinesRecord};
 use serde_json::{Value, json};
 
 /// A text that is no HTML, whatever it looks like.
-pub const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror=alert(2)><!-- {{data}} \u{2028} `code` **b**";
+pub const HOSTILE: &str =
+    "</script><script>alert(1)</script><img src=x onerror=alert(2)><!-- {{data}} \u{2028} `code` **b**";
 
 fn missing(why: &str) -> Value {
     json!({"unavailable": why, "how_to_get": "measure it"})
@@ -221,7 +222,8 @@ pub fn capture() -> CaptureRecord {
             "limiter": {"verdict": "memory", "sure": "strong", "how": "24 of 26.7 GB/s", "parts": []},
         })
     };
-    let pause = |samples: u64| json!({"cost": cost(samples, 400), "clocked_share": {"value": 0.1, "unit": "share", "n": 100}});
+    let pause =
+        |samples: u64| json!({"cost": cost(samples, 400), "clocked_share": {"value": 0.1, "unit": "share", "n": 100}});
     let mut record: CaptureRecord = serde_json::from_value(json!({
         "schema": "capture/1", "created": "2026-01-01T00:00:00Z", "workload": workload("decode"), "workload_id": "",
         "conditions": conditions(), "conditions_id": "", "subject": subject(), "provenance": provenance(&"00".repeat(32)),

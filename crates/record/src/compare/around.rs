@@ -59,11 +59,13 @@ impl TimelineView {
 pub(super) fn machine(before: &Ceilings, after: &Ceilings, names: Names<'_>) -> Vec<Delta> {
     let rate = |record: &Ceilings, threads: u64| {
         let row = record.threads.iter().find(|row| row.threads == threads)?;
-        let of_memory = |row: &&crate::ceilings::BandwidthRow| row.level == Level::Memory && row.traffic == Traffic::Read;
+        let of_memory =
+            |row: &&crate::ceilings::BandwidthRow| row.level == Level::Memory && row.traffic == Traffic::Read;
         let rows = row.bandwidth.iter().filter(of_memory).filter_map(|row| row.rate.known());
         rows.max_by(|a, b| a.median.value().unwrap_or(0.0).total_cmp(&b.median.value().unwrap_or(0.0))).cloned()
     };
-    let both = before.threads.iter().map(|row| row.threads).filter(|own| after.threads.iter().any(|row| row.threads == *own));
+    let both =
+        before.threads.iter().map(|row| row.threads).filter(|own| after.threads.iter().any(|row| row.threads == *own));
     let Some(threads) = both.max() else { return Vec::new() };
     let (Some(a), Some(b)) = (rate(before, threads), rate(after, threads)) else { return Vec::new() };
     let meaning = Meaning {

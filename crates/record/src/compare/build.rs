@@ -62,7 +62,12 @@ pub fn compare(before: &Side<'_>, after: &Side<'_>, asked: &Asked<'_>) -> Result
         .or_else(|| timelines.map(|(a, _)| &a.workload));
     let Some(workload) = workload else {
         let (of_before, of_after) = (views(before), views(after));
-        return Err(CompareError::NoView { before: before.name.clone(), after: after.name.clone(), of_before, of_after });
+        return Err(CompareError::NoView {
+            before: before.name.clone(),
+            after: after.name.clone(),
+            of_before,
+            of_after,
+        });
     };
     let (name_before, name_after) = names(before, after);
     let names = Names { control: &name_before, arm: &name_after };
@@ -198,11 +203,15 @@ fn pair_requests<'s, 'a>(
     if let (None, Some(a), Some(b)) = (&best, of_before.first(), of_after.first()) {
         return Err(different(a.evidence.file.as_str(), a.workload, b.evidence.file.as_str(), b.workload));
     }
-    for (own, clocked) in of_before.iter().map(|c| (best.map(|b| b.0), c)).chain(of_after.iter().map(|c| (best.map(|b| b.1), c))) {
+    for (own, clocked) in
+        of_before.iter().map(|c| (best.map(|b| b.0), c)).chain(of_after.iter().map(|c| (best.map(|b| b.1), c)))
+    {
         match own {
             Some(used) if std::ptr::eq(used, *clocked) => {}
-            Some(_) => left_out.push(format!("{} ({}): another pair of requests says more", clocked.evidence.file, clocked.name)),
-            None => left_out.push(format!("{} ({}): the other side has no clocked request", clocked.evidence.file, clocked.name)),
+            Some(_) => left_out
+                .push(format!("{} ({}): another pair of requests says more", clocked.evidence.file, clocked.name)),
+            None => left_out
+                .push(format!("{} ({}): the other side has no clocked request", clocked.evidence.file, clocked.name)),
         }
     }
     Ok(best)
@@ -307,7 +316,9 @@ fn target(
     let larger = request.and_then(|view| {
         let share = |phase: &&super::PhaseTimes| phase.share_before.value();
         let phases = view.phases.iter().filter(|phase| share(phase).is_some());
-        phases.max_by(|a, b| share(a).unwrap_or(0.0).total_cmp(&share(b).unwrap_or(0.0))).map(|phase| phase.phase.clone())
+        phases
+            .max_by(|a, b| share(a).unwrap_or(0.0).total_cmp(&share(b).unwrap_or(0.0)))
+            .map(|phase| phase.phase.clone())
     });
     let has = |view: &&ReplayView, group: &str| view.group(group).is_some();
     let phase = asked.phase.map(str::to_owned).or_else(|| match asked.target {

@@ -96,7 +96,12 @@ fn changed_kernels(before: &[BoundKernel], after: &[BoundKernel]) -> Vec<KernelC
     let mut operators: Vec<(Phase, &str)> =
         before.iter().chain(after).map(|kernel| (kernel.phase, kernel.operator.as_str())).collect();
     let mut seen = Vec::new();
-    operators.retain(|operator| !seen.contains(operator) && { seen.push(*operator); true });
+    operators.retain(|operator| {
+        !seen.contains(operator) && {
+            seen.push(*operator);
+            true
+        }
+    });
     let of = |kernels: &[BoundKernel], (phase, operator): (Phase, &str)| {
         let own = kernels.iter().filter(|kernel| kernel.phase == phase && kernel.operator == operator);
         let mut names: Vec<String> = own.map(|kernel| format!("{} x {}", kernel.kernel, kernel.calls)).collect();
@@ -124,11 +129,19 @@ pub(super) fn differences(before: &Side<'_>, after: &Side<'_>) -> Vec<ConditionD
         ];
         push(&mut found, DifferenceKind::Intended, pairs);
         // A build of another version is told by its binary.
-        push(&mut found, DifferenceKind::Suspicious, [("weights in the file", a.weights_form.clone(), b.weights_form.clone())]);
+        push(
+            &mut found,
+            DifferenceKind::Suspicious,
+            [("weights in the file", a.weights_form.clone(), b.weights_form.clone())],
+        );
     }
     if let (Some(a), Some(b)) = (before.conditions(), after.conditions()) {
         push(&mut found, DifferenceKind::Intended, [("build", build(a), build(b))]);
-        push(&mut found, DifferenceKind::Suspicious, machine(a).into_iter().zip(machine(b)).map(|((what, a), (_, b))| (what, a, b)));
+        push(
+            &mut found,
+            DifferenceKind::Suspicious,
+            machine(a).into_iter().zip(machine(b)).map(|((what, a), (_, b))| (what, a, b)),
+        );
     }
     found
 }
@@ -138,9 +151,12 @@ fn push(
     kind: DifferenceKind,
     pairs: impl IntoIterator<Item = (&'static str, String, String)>,
 ) {
-    found.extend(pairs.into_iter().filter(|(_, before, after)| before != after).map(|(what, before, after)| {
-        ConditionDifference { what: what.to_owned(), before, after, kind }
-    }));
+    found.extend(
+        pairs
+            .into_iter()
+            .filter(|(_, before, after)| before != after)
+            .map(|(what, before, after)| ConditionDifference { what: what.to_owned(), before, after, kind }),
+    );
 }
 
 fn known<T: ToString>(value: &Known<T>) -> String {

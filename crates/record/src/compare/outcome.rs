@@ -85,7 +85,8 @@ pub(super) fn void(record: &ComparisonRecord, faults: &[String]) -> Option<Chang
     if wiring.reached {
         return None;
     }
-    let why = "both sides were measured by one build and bound the same kernels to the same calls in both phases".to_owned();
+    let why =
+        "both sides were measured by one build and bound the same kernels to the same calls in both phases".to_owned();
     let next = "see which kernel each call gets with `hourglass wiring`, and whether the shapes take the new one";
     Some(because(vec![why], "the change reached no call, so whatever the clocks show is noise", next))
 }
@@ -114,7 +115,10 @@ pub(super) fn outcome(record: &ComparisonRecord) -> ChangeOutcome {
     let (outcome, next) = match (verdict, moved) {
         (Some(Verdict::Worse), _) => {
             because.extend(grown(record));
-            (Outcome::RequestSlower, "keep the record, say in a sentence what happened, and look at what grew".to_owned())
+            (
+                Outcome::RequestSlower,
+                "keep the record, say in a sentence what happened, and look at what grew".to_owned(),
+            )
         }
         (Some(Verdict::Better), Moved::Fell) => {
             because.extend(arrived(record));
@@ -150,14 +154,18 @@ pub(super) fn outcome(record: &ComparisonRecord) -> ChangeOutcome {
             if moved == Moved::Fell {
                 because.push("the target fell in the replay; no request was compared, and only that tells".to_owned());
             }
-            (Outcome::Inconclusive, "clock both in one alternated run: hourglass bench --variant A --variant B".to_owned())
+            (
+                Outcome::Inconclusive,
+                "clock both in one alternated run: hourglass bench --variant A --variant B".to_owned(),
+            )
         }
     };
     if let Known::Is(wiring) = &record.wiring
         && !wiring.differ_by_name
         && wiring.same_build == Known::Is(true)
     {
-        because.push("both sides are the same checkpoint of the same build: this is an A/A, and shows noise".to_owned());
+        because
+            .push("both sides are the same checkpoint of the same build: this is an A/A, and shows noise".to_owned());
     }
     because.extend(memory(record));
     ChangeOutcome { outcome, sentence: sentence(record, outcome, row, moved), because, next }
@@ -290,7 +298,11 @@ fn promised(record: &ComparisonRecord, target: &Target, request: &RequestView) -
     Some(format!(
         "all of the replay's saving would be {:.1} % of the request{}",
         100.0 * part,
-        if small { format!(", less than the ±{:.1} % that this comparison can see", 100.0 * seen) } else { String::new() }
+        if small {
+            format!(", less than the ±{:.1} % that this comparison can see", 100.0 * seen)
+        } else {
+            String::new()
+        }
     ))
 }
 
@@ -325,7 +337,9 @@ fn grown(record: &ComparisonRecord) -> Vec<String> {
     }
     match &record.wiring {
         Known::Is(wiring) if wiring.changed.is_empty() => {
-            found.push("no call has another kernel than before: the change is in what a kernel does, or elsewhere".to_owned());
+            found.push(
+                "no call has another kernel than before: the change is in what a kernel does, or elsewhere".to_owned(),
+            );
         }
         Known::Is(_) => {}
         Known::Unavailable(missing) => {

@@ -52,7 +52,12 @@ impl ReplayView {
         let phase = a.workload.phase.name();
         let mut groups: Vec<&str> = a.groups.iter().chain(&b.groups).map(|row| row.group.as_str()).collect();
         let mut seen = Vec::new();
-        groups.retain(|group| !seen.contains(group) && { seen.push(group); true });
+        groups.retain(|group| {
+            !seen.contains(group) && {
+                seen.push(group);
+                true
+            }
+        });
         let mut rows: Vec<Delta> = groups
             .into_iter()
             .map(|group| {
@@ -130,8 +135,7 @@ fn timing<'r>(replay: &'r Replay, group: &str) -> Result<&'r Timing, String> {
 
 /// The sum over groups and sampling of every round.
 fn rounds(replay: &Replay) -> Result<Vec<f64>, String> {
-    let timings: Vec<&Timing> =
-        replay.groups.iter().map(|row| &row.timing).chain(replay.sampling.known()).collect();
+    let timings: Vec<&Timing> = replay.groups.iter().map(|row| &row.timing).chain(replay.sampling.known()).collect();
     let shortest = timings.iter().map(|timing| timing.samples_us.len()).min().unwrap_or(0);
     if shortest == 0 {
         return Err("a group has no samples".to_owned());
@@ -162,12 +166,7 @@ fn row(
 }
 
 /// What one pass of the request saved over what the replay of it saved, and the same at the ends of the request's interval.
-fn arrived(
-    total: &Delta,
-    phase: Phase,
-    request: &RequestView,
-    workload: &Workload,
-) -> (Reading, Known<Interval>) {
+fn arrived(total: &Delta, phase: Phase, request: &RequestView, workload: &Workload) -> (Reading, Known<Interval>) {
     let missing = |why: &str, how: &str| (Known::unavailable(why, how), Known::unavailable(why, how));
     let Some(saved) = total.saved().filter(|_| total.is_better() || total.is_worse()) else {
         return missing(
@@ -184,7 +183,8 @@ fn arrived(
         return missing("the request has no such pass", "clock complete requests with several tokens");
     };
     let per_pass = 1e6 / passes;
-    let arrived = Reading::measured((before - after) * per_pass / saved, Unit::Ratio, total.ratio.known().map_or(1, |q| q.n()));
+    let arrived =
+        Reading::measured((before - after) * per_pass / saved, Unit::Ratio, total.ratio.known().map_or(1, |q| q.n()));
     let row = request.rows.iter().find(|row| row.name == metric);
     let interval = match row.map(|row| &row.interval) {
         // The metric is a rate: its ratio's inverse is that of the times.

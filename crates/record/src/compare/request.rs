@@ -98,7 +98,8 @@ impl RequestView {
 
     /// Every ratio lies in its interval; shares sum to 1.
     pub(super) fn checks(&self) -> Vec<Check> {
-        let with: Vec<_> = self.rows.iter().filter_map(|row| Some((row.ratio.value()?, row.interval.known()?))).collect();
+        let with: Vec<_> =
+            self.rows.iter().filter_map(|row| Some((row.ratio.value()?, row.interval.known()?))).collect();
         let slack = 1.0 + 1e-9;
         let inside = with.iter().filter(|(ratio, ends)| ends.low <= ratio * slack && *ratio <= ends.high * slack);
         let mut checks =
@@ -144,6 +145,8 @@ fn tokens_equal(before: &[&RequestClock], after: &[&RequestClock]) -> Known<bool
     let hashes: Vec<&str> = before.iter().chain(after).map(|clock| clock.output_hash.as_str()).collect();
     match hashes.first() {
         Some(first) if hashes.iter().all(|hash| !hash.is_empty()) => Known::Is(hashes.iter().all(|hash| hash == first)),
-        _ => Known::unavailable("a side does not say what it generated", "clock it with an engine that gives token ids"),
+        _ => {
+            Known::unavailable("a side does not say what it generated", "clock it with an engine that gives token ids")
+        }
     }
 }

@@ -169,7 +169,8 @@ impl Collection {
     pub fn side(&self, name: &str, wanted: Option<&str>) -> Result<Side<'_>, SideError> {
         let mut side = self.all();
         name.clone_into(&mut side.name);
-        if side.requests.is_empty() && side.replays.is_empty() && side.timelines.is_empty() && side.ceilings.is_empty() {
+        if side.requests.is_empty() && side.replays.is_empty() && side.timelines.is_empty() && side.ceilings.is_empty()
+        {
             let kinds: Vec<&str> = self.others.iter().map(|other| other.schema.as_str()).collect();
             let others = if kinds.is_empty() { String::new() } else { format!(" ({})", kinds.join(", ")) };
             return Err(SideError::Nothing { side: name.to_owned(), others });
@@ -228,7 +229,13 @@ impl<'a> Side<'a> {
     fn take_replay(&mut self, evidence: &'a EvidenceRef, record: &'a ReplayRecord) {
         for case in &record.cases {
             let (subject, conditions) = (case.subject.known(), case.conditions.known());
-            self.replays.push(Replayed { evidence, created: &record.created, subject, conditions, replay: &case.replay });
+            self.replays.push(Replayed {
+                evidence,
+                created: &record.created,
+                subject,
+                conditions,
+                replay: &case.replay,
+            });
         }
     }
 
@@ -255,7 +262,11 @@ impl<'a> Side<'a> {
         let exact = self.requests.iter().any(|clocked| clocked.name == wanted);
         self.requests.retain(|clocked| {
             // An arm of this very name before the arms of that checkpoint, such as A/A.
-            if exact { clocked.name == wanted } else { clocked.is_named(wanted) || named(clocked.subject, clocked.checkpoint()) }
+            if exact {
+                clocked.name == wanted
+            } else {
+                clocked.is_named(wanted) || named(clocked.subject, clocked.checkpoint())
+            }
         });
         // `A/A` of a run is the control's checkpoint once more: nothing but its request is of it.
         self.replays.retain(|replayed| named(replayed.subject, &replayed.replay.checkpoint));

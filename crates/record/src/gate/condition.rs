@@ -78,7 +78,8 @@ impl Range {
             Operator::Times => a * b,
             Operator::Over => a / b,
         };
-        let mut corners = [of(self.low, other.low), of(self.low, other.high), of(self.high, other.low), of(self.high, other.high)];
+        let mut corners =
+            [of(self.low, other.low), of(self.low, other.high), of(self.high, other.low), of(self.high, other.high)];
         // Dividing by what may be zero leaves no bound.
         if operator == Operator::Over && other.low <= 0.0 && other.high >= 0.0 {
             corners = [f64::NEG_INFINITY, f64::INFINITY, f64::NEG_INFINITY, f64::INFINITY];

@@ -141,9 +141,7 @@ impl Gate {
         };
         match &reading {
             Known::Is(quantity) => Ok(Range::exactly(quantity.value() * scale(quantity.unit()))),
-            Known::Unavailable(missing) => {
-                Err(self.missing(&record.arms[arm].name, &name.to_string(), Some(missing)))
-            }
+            Known::Unavailable(missing) => Err(self.missing(&record.arms[arm].name, &name.to_string(), Some(missing))),
         }
     }
 
@@ -185,4 +183,3 @@ impl Gate {
         GateMissing::Value { gate: self.text.clone(), arm: arm.to_owned(), what: what.to_owned(), why, how_to_get }
     }
 }
-

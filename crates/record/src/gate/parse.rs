@@ -439,7 +439,8 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!((number("2 s"), number("250ms"), number("4 us")), (2.0, 0.25, 4e-6));
-        let Condition::Numbers { left, right, relation, .. } = condition("decode<0.97*baseline+1 tok/s").unwrap() else {
+        let Condition::Numbers { left, right, relation, .. } = condition("decode<0.97*baseline+1 tok/s").unwrap()
+        else {
             panic!("numbers")
         };
         let named = |part| Node::Named(Name { metric: NamedMetric::Clock(Metric::Decode), part });
@@ -447,17 +448,32 @@ mod tests {
         let baseline = Box::new(named(Part::Baseline));
         let product = Node::Operation(Box::new(Node::Number(0.97)), Operator::Times, baseline);
         assert_eq!(right, Node::Operation(Box::new(product), Operator::Plus, Box::new(Node::Number(1.0))));
-        for text in ["peak > 2 GB", "baseline > decode", "(request - ttft) / request > 90 %", "peak_rss >= 1.5GiB", "decode.ratio.low > 97 %",
-            "decode.ratio < 1.1 * ttft.ratio.high", "decode.baseline > 3 tok/s"] {
+        for text in [
+            "peak > 2 GB",
+            "baseline > decode",
+            "(request - ttft) / request > 90 %",
+            "peak_rss >= 1.5GiB",
+            "decode.ratio.low > 97 %",
+            "decode.ratio < 1.1 * ttft.ratio.high",
+            "decode.baseline > 3 tok/s",
+        ] {
             condition(text).unwrap();
         }
     }
 
     #[test]
     fn verdicts_are_asked_by_their_words() {
-        let expected = Condition::Verdicts { metrics: CLOCKS.map(NamedMetric::Clock).to_vec(), equal: true, finding: Finding::Worse };
+        let expected = Condition::Verdicts {
+            metrics: CLOCKS.map(NamedMetric::Clock).to_vec(),
+            equal: true,
+            finding: Finding::Worse,
+        };
         assert_eq!(condition(" verdict == slower ").unwrap(), expected);
-        let expected = Condition::Verdicts { metrics: vec![NamedMetric::Clock(Metric::Peak)], equal: false, finding: Finding::Better };
+        let expected = Condition::Verdicts {
+            metrics: vec![NamedMetric::Clock(Metric::Peak)],
+            equal: false,
+            finding: Finding::Better,
+        };
         assert_eq!(condition("peak.verdict!=smaller").unwrap(), expected);
         assert_eq!(refused("peak.verdict == slower").column, 17);
         assert_eq!(refused("decode.verdict < slower").column, 16);

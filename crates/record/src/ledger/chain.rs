@@ -99,7 +99,8 @@ impl Ledger {
         if !last.is_empty() {
             return Err(ChainError::Torn { line: lines.len() });
         }
-        let ends = chain.entries.iter().map(|entry| entry.hash.clone()).filter(|hash| !chain.followed.contains_key(hash));
+        let ends =
+            chain.entries.iter().map(|entry| entry.hash.clone()).filter(|hash| !chain.followed.contains_key(hash));
         let ends = ends.collect();
         Ok((Ledger { entries: chain.entries }, ends))
     }

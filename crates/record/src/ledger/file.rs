@@ -118,10 +118,7 @@ impl LedgerFile {
         let mut bytes = Vec::new();
         let mut from_start = file;
         from_start.seek(SeekFrom::Start(0)).map_err(|why| self.failed("read", why))?;
-        from_start
-            .take(MAX_LEDGER_BYTES as u64 + 1)
-            .read_to_end(&mut bytes)
-            .map_err(|why| self.failed("read", why))?;
+        from_start.take(MAX_LEDGER_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(|why| self.failed("read", why))?;
         Ok(bytes)
     }
 

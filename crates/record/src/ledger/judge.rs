@@ -23,7 +23,9 @@ pub enum JudgeError {
          in view prove nothing; measure again"
     )]
     Earlier { file: String, created: String, opened: String },
-    #[error("{file} is of another workload than the decision: {fields}; measure on the decision's, or open another decision")]
+    #[error(
+        "{file} is of another workload than the decision: {fields}; measure on the decision's, or open another decision"
+    )]
     Workload { file: String, fields: String },
     #[error("the decision is about {shape} too, which these records do not measure on both sides: {why}")]
     Shape { shape: String, why: String },
@@ -44,9 +46,13 @@ pub enum JudgeError {
 pub fn opening_workloads(collection: &Collection) -> Vec<OpenedWorkload> {
     let all = collection.all();
     let workloads = all.workloads();
-    let requests: Vec<&Workload> = workloads.iter().copied().filter(|workload| workload.phase == Phase::Request).collect();
+    let requests: Vec<&Workload> =
+        workloads.iter().copied().filter(|workload| workload.phase == Phase::Request).collect();
     let chosen = if requests.is_empty() { workloads } else { requests };
-    chosen.into_iter().map(|workload| OpenedWorkload { workload: workload.clone(), workload_id: workload.id() }).collect()
+    chosen
+        .into_iter()
+        .map(|workload| OpenedWorkload { workload: workload.clone(), workload_id: workload.id() })
+        .collect()
 }
 
 /// Judges the decision that `entry` opened by `records`. `created` is now. The reason is left to be added.

@@ -68,8 +68,7 @@ pub fn import(name: &str, bytes: &[u8]) -> Result<Vec<WrittenDecision>, ImportEr
         return Err(ImportError::None { name: name.to_owned() });
     }
     let one = |(index, value): (usize, &Value)| {
-        written(value, &source)
-            .map_err(|what| ImportError::Decision { name: name.to_owned(), number: index + 1, what })
+        written(value, &source).map_err(|what| ImportError::Decision { name: name.to_owned(), number: index + 1, what })
     };
     list.iter().enumerate().map(one).collect()
 }
@@ -87,10 +86,7 @@ fn of_record(record: &DecisionRecord, source: EvidenceRef) -> WrittenDecision {
     }
     evidence.push(format!("next: {}", record.next_experiment));
     WrittenDecision {
-        change: format!(
-            "{} to {}: {}",
-            record.baseline_checkpoint, record.candidate_checkpoint, record.hypothesis
-        ),
+        change: format!("{} to {}: {}", record.baseline_checkpoint, record.candidate_checkpoint, record.hypothesis),
         dominated_before: record.dominant_category.clone(),
         evidence,
         kept: kept.to_owned(),
@@ -107,10 +103,9 @@ fn written(value: &Value, source: &EvidenceRef) -> Result<WrittenDecision, Strin
     };
     let evidence = match fields.get("evidence") {
         Some(Value::String(text)) => vec![text.clone()],
-        Some(Value::Array(parts)) => parts
-            .iter()
-            .map(|part| part.as_str().map_or_else(|| part.to_string(), str::to_owned))
-            .collect(),
+        Some(Value::Array(parts)) => {
+            parts.iter().map(|part| part.as_str().map_or_else(|| part.to_string(), str::to_owned)).collect()
+        }
         Some(other @ Value::Object(_)) => vec![other.to_string()],
         _ => return Err("it has no \"evidence\"".to_owned()),
     };
@@ -160,7 +155,9 @@ fn of_opening(opening: &Opening, closing: Option<&Closing>) -> WrittenDecision {
             evidence.extend(shape.reject.iter().map(|answer| format!("reject if {}", answer.sentence)));
         }
         evidence.extend(closing.reason.iter().cloned());
-        evidence.extend(closing.evidence.iter().map(|record| format!("{} {} ({})", record.schema, record.id(), record.file)));
+        evidence.extend(
+            closing.evidence.iter().map(|record| format!("{} {} ({})", record.schema, record.id(), record.file)),
+        );
     } else {
         evidence.extend(opening.accept.iter().map(|rule| format!("will be accepted if {rule}")));
         evidence.extend(opening.reject.iter().map(|rule| format!("will be rejected if {rule}")));

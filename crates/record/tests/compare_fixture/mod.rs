@@ -117,7 +117,8 @@ pub fn replay_workload() -> Workload {
 pub fn case(checkpoint: &str, kernel: &str, groups: [f64; 3]) -> ReplayCase {
     let mut replay = Replay::not_measured(checkpoint, replay_workload(), "to be filled");
     replay.coverage = Coverage::complete();
-    replay.groups = ["projections", "attention", "cache update"].iter().zip(groups).map(|(name, us)| row(name, us)).collect();
+    replay.groups =
+        ["projections", "attention", "cache update"].iter().zip(groups).map(|(name, us)| row(name, us)).collect();
     replay.sampling = Known::Is(Timing::new(vec![50.0; 4]).unwrap());
     replay.whole_pass = Known::Is(Timing::new(vec![groups.iter().sum::<f64>(); 4]).unwrap());
     replay.round_order = vec![Vec::new(); 4];
