@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fixtures=crates/model/tests/fixtures
-mkdir -p fuzz/corpus/{safetensors,gguf,config,tokenizer,template,records,gates,manifest,captures}
+mkdir -p fuzz/corpus/{safetensors,gguf,config,tokenizer,template,records,gates,manifest,captures,ledger}
 
 # The parsers look at headers first; the weights behind them only make an input slow.
 seed() { # target, name, file
@@ -35,3 +35,5 @@ echo '{"schema":"find/2"}' >fuzz/corpus/records/header.json
 printf "%064d  a/b\n%064d  c\n" 0 1 >fuzz/corpus/manifest/two
 printf 'events: Ir\nfn=(1) f\n1 2\ntotals: 2\n' >fuzz/corpus/captures/callgrind
 echo '{"event":"cycles","counter-value":"1.0","pcnt-running":100.00}' >fuzz/corpus/captures/perf.jsonl
+printf '%s' 'replay.decode.projections.ratio.high < 80 %' >fuzz/corpus/gates/parts
+echo '{"decisions":[{"change":"a","dominated_before":"b","evidence":["c"],"kept":true}]}' >fuzz/corpus/ledger/decisions.json

@@ -19,6 +19,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     both_ways::<record::Ceilings>(bytes);
     both_ways::<record::ReplayRecord>(bytes);
     both_ways::<record::ReplayComparison>(bytes);
+    both_ways::<record::ComparisonRecord>(bytes);
     both_ways::<record::DecisionRecord>(bytes);
     both_ways::<record::ShapeStudy>(bytes);
     if let Ok(text) = std::str::from_utf8(bytes)

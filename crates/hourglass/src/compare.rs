@@ -18,7 +18,7 @@ use gather::Given;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The side before the change: a record of bench, find, replay, timeline or ceilings, or a folder of such records;
+    /// The side before the change: a record of bench, replay, timeline or ceilings, or a folder of such records (a run of find);
     /// PATH#NAME takes what is of one checkpoint, arm, or SOLUTION/CHECKPOINT
     #[arg(value_name = "BEFORE")]
     before: String,
@@ -86,9 +86,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let (of_before, of_after) = (read(&before)?, read(&after)?);
     void.dedup();
-    let side = |given: &Given, collection: &'_ Collection| given.check(collection);
-    side(&before, &of_before)?;
-    side(&after, &of_after)?;
     let sides = (
         of_before.side(&args.before, before.name.as_deref()).map_err(|error| usage(error.to_string()))?,
         of_after.side(&args.after, after.name.as_deref()).map_err(|error| usage(error.to_string()))?,

@@ -12,20 +12,54 @@
 //! `--checkpoint fast` (the default) means with `--solution lab`:
 //!
 //! ```
-//! use ops::{Checkpoint, Tolerance, ladder};
+//! use ops::{Checkpoint, Choice, Invocation, Kernel, Registry, Tolerance, bf16_to_f32, kernel, ladder};
+//!
+//! /// Like the example, but a row is never split.
+//! fn add_whole_rows(call: &Invocation<'_>) {
+//!     let (a, b, sum) = (call.input(0), call.input(1), call.output(0));
+//!     for row in call.share(sum.rows) {
+//!         let (a, b) = (a.bf16(row), b.bf16(row));
+//!         for column in 0..sum.width {
+//!             sum.set(row, column, bf16_to_f32(a[column]) + bf16_to_f32(b[column]));
+//!         }
+//!     }
+//! }
+//!
+//! static WHOLE_ROWS: Kernel = kernel! {
+//!     operator: "add", name: "whole-rows", isa: "portable", features: &[], supports: bfloat16_only,
+//!     nmse: 1.6e-5, because: "one bfloat16 rounding: at most 1/256 of an element", run: add_whole_rows,
+//! };
 //!
 //! static MINE: Checkpoint = Checkpoint {
 //!     name: "mine",
 //!     parent: Some(&ladder::SELECTED),
-//!     change: "one sentence: what is different from the parent",
-//!     hypothesis: "one sentence: what a profile of the parent shows if this is to pay",
-//!     tolerance: Tolerance { nmse: 4e-3, reason: "what roundings moved" },
+//!     change: "one worker adds a whole row",
+//!     hypothesis: "a row is 2 KB: to split it costs more than to add it",
+//!     kernels: &[
+//!         Choice { operator: "add", rows: 0..=usize::MAX, packed: None, kernel: "whole-rows" },
+//!         Choice { operator: "linear", rows: 0..=ladder::MATVEC_MAX_ROWS, packed: Some(true), kernel: "matvec" },
+//!         Choice { operator: "linear", rows: 0..=usize::MAX, packed: Some(true), kernel: "matmul" },
+//!         Choice { operator: "rms_norm", rows: 0..=usize::MAX, packed: None, kernel: "register-cached" },
+//!         Choice { operator: "rms_norm", rows: 0..=usize::MAX, packed: None, kernel: "two-pass" },
+//!     ],
+//!     tolerance: Tolerance { nmse: 1e-12, reason: "the same arithmetic in the same order" },
 //!     file: file!(),
 //!     line: line!(),
 //!     ..ladder::SELECTED
 //! };
-//! assert_eq!(MINE.lineage().last().map(|rung| rung.name), Some("mine"));
+//!
+//! // And in the two lists at the end; the last kernel of an operator is also that of checkpoints that name none for it.
+//! static KERNELS: &[&Kernel] = &[&WHOLE_ROWS, &ADD];
+//! static CHECKPOINTS: &[&Checkpoint] = &[&MINE];
+//! # static ADD: Kernel = kernel! {
+//! #     operator: "add", name: "lab-example", isa: "portable", features: &[], supports: bfloat16_only,
+//! #     nmse: 1.6e-5, because: "as above", run: add_whole_rows,
+//! # };
+//! # fn bfloat16_only(_: &ops::CallShape) -> Result<(), String> { Ok(()) }
+//! # let registry = Registry::with(KERNELS, CHECKPOINTS);
+//! # assert_eq!(registry.checkpoint("mine").unwrap().lineage().last().map(|rung| rung.name), Some("mine"));
 //! ```
+//! `docs/first-decision.md` takes exactly this from an idea to a written decision.
 
 use ops::{Checkpoint, Invocation, Kernel, Registry, bf16_to_f32, kernel};
 

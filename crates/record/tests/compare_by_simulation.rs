@@ -46,8 +46,8 @@ fn verdict(machine: Machine, processes: usize, effect: f64, seed: u64) -> Verdic
 }
 
 fn share(machine: Machine, processes: usize, effect: f64, wanted: impl Fn(Verdict) -> bool) -> f64 {
-    let found = (0..2000).filter(|seed| wanted(verdict(machine, processes, effect, *seed))).count();
-    found as f64 / 2000.0
+    let found = (0..1000).filter(|seed| wanted(verdict(machine, processes, effect, *seed))).count();
+    found as f64 / 1000.0
 }
 
 #[test]

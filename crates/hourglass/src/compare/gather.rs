@@ -28,15 +28,6 @@ impl Given {
             _ => Given { path: text.into(), name: None },
         }
     }
-
-    /// # Errors
-    /// Nothing that can be compared in it.
-    pub(crate) fn check(&self, collection: &Collection) -> Result<()> {
-        collection
-            .side(&self.path.to_string_lossy(), self.name.as_deref())
-            .map_err(|error| usage(error.to_string()))?;
-        Ok(())
-    }
 }
 
 /// Reads every record in `paths`; files inside `root` are called by their path from there.

@@ -104,7 +104,7 @@ impl Draft {
         text(&mut self.candidate, "   and after it:")?;
         if self.workload_of.is_empty() {
             let mut path = None;
-            text(&mut path, "   A record of the request that it is about (of bench or find):")?;
+            text(&mut path, "   A record of the request that it is about (of bench):")?;
             self.workload_of.extend(path.map(PathBuf::from));
         }
         let rules = |have: &mut Vec<String>,

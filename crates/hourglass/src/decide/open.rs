@@ -119,7 +119,7 @@ fn opening(context: &Context, draft: Draft) -> Result<Opening> {
     gather::read_into(&mut collection, &draft.workload_of, Some(&root))?;
     let workloads = opening_workloads(&collection);
     if workloads.is_empty() {
-        return Err(usage("--workload-of: expected a record of bench, find, replay or timeline, found none of these"));
+        return Err(usage("--workload-of: expected a record of bench, replay or timeline, found none of these"));
     }
     let target = draft.target.map(|text| group_named("--target", &text).map(str::to_owned)).transpose()?;
     let mut evidence = Vec::new();

@@ -72,7 +72,7 @@ pub fn compare(before: &Side<'_>, after: &Side<'_>, asked: &Asked<'_>) -> Result
     let (name_before, name_after) = names(before, after);
     let names = Names { control: &name_before, arm: &name_after };
     let request = requests.as_ref().map(|(a, b)| RequestView::of(a, b, names));
-    let band = requests.as_ref().and_then(|(a, b)| a.band().or(b.band())).unwrap_or(DEFAULT_BAND);
+    let band = requests.as_ref().map_or(DEFAULT_BAND, |(a, _)| a.band());
     let pair = request.as_ref().zip(requests.as_ref().map(|(a, _)| a.workload));
     let replays: Vec<ReplayView> = replays.iter().map(|(a, b)| ReplayView::of(a, b, pair, band, names)).collect();
     let machine = ceilings.map(|((_, a), (_, b))| machine(a, b, names));
@@ -97,11 +97,15 @@ pub fn compare(before: &Side<'_>, after: &Side<'_>, asked: &Asked<'_>) -> Result
         before: side(before),
         after: side(after),
         target: target(asked, request.as_ref(), &replays)?,
-        request: or_missing(request, "no request was clocked on both sides", "hourglass bench, or find"),
+        request: or_missing(
+            request,
+            "no request was clocked on both sides",
+            "hourglass bench --variant BEFORE --variant AFTER",
+        ),
         replays: or_missing(
             (!replays.is_empty()).then_some(replays),
             "no pass was replayed on both sides",
-            "hourglass replay --case CHECKPOINT:decode:128, or find",
+            "hourglass replay --case CHECKPOINT:decode:128",
         ),
         timeline: or_missing(
             timelines.map(|(a, b)| TimelineView::of(a, b)),
@@ -332,10 +336,9 @@ fn target(
         }
         None => larger.clone(),
     });
-    let view = match &phase {
-        Some(phase) => replays.iter().find(|view| view.phase == *phase),
-        None => replays.first(),
-    };
+    let of_phase = phase.as_ref().and_then(|phase| replays.iter().find(|view| view.phase == *phase));
+    // Nobody named the phase: what was replayed is what can be looked at.
+    let view = of_phase.or_else(|| replays.first().filter(|_| asked.phase.is_none()));
     let Some(view) = view else {
         if let (Some(group), Some(phase)) = (asked.target, phase) {
             let missing = || Known::unavailable(format!("{phase} was not replayed on both sides"), "hourglass replay");

@@ -72,10 +72,12 @@ impl WiringView {
             (Some(a), Some(b)) => named(a) != named(b),
             _ => false,
         };
-        // What a kernel's name does not show: mechanisms of the cache, how weights are stored.
+        // What a kernel's name does not show: how the cache grows, how weights are stored.
         let inside = match (before.subject(), after.subject()) {
             (Some(a), Some(b)) => {
-                a.mechanisms != b.mechanisms || a.weights_form != b.weights_form || a.conversions != b.conversions
+                a.mechanisms.capacity_cache != b.mechanisms.capacity_cache
+                    || a.weights_form != b.weights_form
+                    || a.conversions != b.conversions
             }
             _ => true,
         };

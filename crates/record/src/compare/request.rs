@@ -2,7 +2,7 @@
 //! Not here: what follows from it (`outcome.rs`).
 
 use super::delta::{Delta, Meaning};
-use super::sides::{Clocked, Source};
+use super::sides::Clocked;
 use crate::bench::Metric;
 use crate::check::Check;
 use crate::known::Known;
@@ -10,7 +10,7 @@ use crate::quantity::{Reading, Unit};
 use crate::request::RequestClock;
 use crate::samples::Samples;
 use crate::statistics::of_record::pairs_of;
-use crate::statistics::verdict::{DEFAULT_BAND, Names};
+use crate::statistics::verdict::Names;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -48,15 +48,9 @@ pub struct PhaseTimes {
 
 impl RequestView {
     pub(super) fn of(before: &Clocked<'_>, after: &Clocked<'_>, names: Names<'_>) -> RequestView {
-        let run = match (before.source, after.source) {
-            (Source::Arm(record, control), Source::Arm(_, arm))
-                if before.evidence.sha256() == after.evidence.sha256() && control != arm =>
-            {
-                Some((record, control, arm))
-            }
-            _ => None,
-        };
-        let band = before.band().or(after.band()).unwrap_or(DEFAULT_BAND);
+        let one_run = before.evidence.sha256() == after.evidence.sha256() && before.arm != after.arm;
+        let run = one_run.then_some((before.run, before.arm, after.arm));
+        let band = before.band();
         let rows = Metric::ALL.into_iter().filter_map(|metric| {
             let (a, b) = (before.values(metric), after.values(metric));
             match run {

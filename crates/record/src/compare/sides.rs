@@ -1,11 +1,10 @@
 //! Which records make a side of a comparison: those of one checkpoint (or arm, or build) among files that somebody gave.
 //! Not here: what is compared (`request.rs`, `replays.rs`, `around.rs`), and finding files (the binary).
 
-use crate::bench::{ArmKind, BenchRecord, Metric, Sample, Verified};
+use crate::bench::{ArmKind, BenchRecord, Metric, Sample};
 use crate::ceilings::Ceilings;
 use crate::conditions::Conditions;
 use crate::evidence::EvidenceRef;
-use crate::find::FindRecord;
 use crate::read::{ReadError, Record, read, schema_in};
 use crate::replay::Replay;
 use crate::replay::cases::ReplayRecord;
@@ -25,7 +24,6 @@ pub struct Collection {
 #[derive(Debug)]
 enum Loaded {
     Bench(Box<BenchRecord>),
-    Find(Box<FindRecord>),
     Replay(Box<ReplayRecord>),
     Timeline(Box<TimelineRecord>),
     Ceilings(Box<Ceilings>),
@@ -42,7 +40,7 @@ pub struct Side<'a> {
     pub ceilings: Vec<(&'a EvidenceRef, &'a Ceilings)>,
 }
 
-/// A clocked request, or several of one arm.
+/// The clocked requests of one arm.
 #[derive(Clone, Debug)]
 pub struct Clocked<'a> {
     pub evidence: &'a EvidenceRef,
@@ -52,14 +50,9 @@ pub struct Clocked<'a> {
     pub workload: &'a Workload,
     pub subject: Option<&'a Subject>,
     pub conditions: Option<&'a Conditions>,
-    pub source: Source<'a>,
-}
-
-/// Where a clocked request stands.
-#[derive(Clone, Copy, Debug)]
-pub enum Source<'a> {
-    Arm(&'a BenchRecord, usize),
-    Single(&'a RequestClock),
+    /// The run that it is an arm of, and which.
+    pub run: &'a BenchRecord,
+    pub arm: usize,
 }
 
 /// A replayed pass.
@@ -80,8 +73,8 @@ pub enum SideError {
     #[error("{side}: nothing in it is of '{wanted}'; it holds {found}")]
     Nobody { side: String, wanted: String, found: String },
     #[error(
-        "{side}: holds nothing that can be compared{others}; give records of bench, find, replay, timeline or ceilings, or a \
-         folder of them"
+        "{side}: holds nothing that can be compared{others}; give records of bench, replay, timeline or ceilings, or a folder \
+         of them, such as a run of find"
     )]
     Nothing { side: String, others: String },
 }
@@ -95,7 +88,6 @@ impl Collection {
         let name = evidence.file.clone();
         let loaded = match schema_in(&name, bytes)?.as_str() {
             BenchRecord::SCHEMA => Loaded::Bench(Box::new(read(&name, bytes)?)),
-            FindRecord::SCHEMA => Loaded::Find(Box::new(read(&name, bytes)?)),
             ReplayRecord::SCHEMA => Loaded::Replay(Box::new(read(&name, bytes)?)),
             TimelineRecord::SCHEMA => Loaded::Timeline(Box::new(read(&name, bytes)?)),
             Ceilings::SCHEMA => Loaded::Ceilings(Box::new(read(&name, bytes)?)),
@@ -113,7 +105,6 @@ impl Collection {
         self.records.iter().map(|(evidence, loaded)| {
             let created = match loaded {
                 Loaded::Bench(record) => &record.created,
-                Loaded::Find(record) => &record.created,
                 Loaded::Replay(record) => &record.created,
                 Loaded::Timeline(record) => &record.created,
                 Loaded::Ceilings(record) => &record.created,
@@ -129,7 +120,6 @@ impl Collection {
             .filter_map(|(evidence, loaded)| {
                 let checks = match loaded {
                     Loaded::Bench(record) => record.checks(),
-                    Loaded::Find(record) => record.checks(),
                     Loaded::Replay(record) => record.checks(),
                     Loaded::Timeline(record) => record.checks(),
                     Loaded::Ceilings(record) => record.checks(),
@@ -152,7 +142,6 @@ impl Collection {
         for (evidence, loaded) in &self.records {
             match loaded {
                 Loaded::Bench(record) => side.take_bench(evidence, record),
-                Loaded::Find(record) => side.take_find(evidence, record),
                 Loaded::Replay(record) => side.take_replay(evidence, record),
                 Loaded::Timeline(record) => side.timelines.push((evidence, record)),
                 Loaded::Ceilings(record) => side.ceilings.push((evidence, record)),
@@ -203,26 +192,9 @@ impl<'a> Side<'a> {
                 workload: &record.workload,
                 subject: arm.subject.known(),
                 conditions: arm.conditions.known(),
-                source: Source::Arm(record, index),
+                run: record,
+                arm: index,
             });
-        }
-    }
-
-    fn take_find(&mut self, evidence: &'a EvidenceRef, record: &'a FindRecord) {
-        let (created, subject, conditions) = (record.created.as_str(), Some(&record.subject), Some(&record.conditions));
-        if let Some(clock) = record.request.known() {
-            self.requests.push(Clocked {
-                evidence,
-                created,
-                name: &record.subject.checkpoint,
-                workload: &record.workload,
-                subject,
-                conditions,
-                source: Source::Single(clock),
-            });
-        }
-        for replay in &record.replays {
-            self.replays.push(Replayed { evidence, created, subject, conditions, replay });
         }
     }
 
@@ -337,23 +309,19 @@ impl<'a> Clocked<'a> {
     }
 
     fn is_named(&self, wanted: &str) -> bool {
-        let given = matches!(self.source, Source::Arm(record, arm) if record.arms[arm].given == wanted);
-        self.name == wanted || given || (self.checkpoint() == wanted && !self.is_again())
+        self.name == wanted
+            || self.run.arms[self.arm].given == wanted
+            || (self.checkpoint() == wanted && !self.is_again())
     }
 
     /// Whether it is the control of a run once more.
     fn is_again(&self) -> bool {
-        matches!(self.source, Source::Arm(record, arm) if record.arms[arm].kind == ArmKind::SameAgain)
+        self.run.arms[self.arm].kind == ArmKind::SameAgain
     }
 
     /// Clocks of the samples that count.
     pub fn clocks(&self) -> Vec<&'a RequestClock> {
-        match self.source {
-            Source::Arm(record, arm) => {
-                record.samples_of(arm).filter_map(Sample::counting).map(|measured| &measured.clock).collect()
-            }
-            Source::Single(clock) => vec![clock],
-        }
+        self.run.samples_of(self.arm).filter_map(Sample::counting).map(|measured| &measured.clock).collect()
     }
 
     /// Values of a metric, in the order of execution.
@@ -363,28 +331,12 @@ impl<'a> Clocked<'a> {
 
     /// Why its time does not count.
     pub fn fault(&self) -> Option<String> {
-        match self.source {
-            Source::Arm(record, arm) if !record.arms[arm].counts => {
-                let reason = record.arms[arm].reason.as_deref().unwrap_or("it does not count");
-                Some(format!("{}: {reason}", self.name))
-            }
-            _ => None,
-        }
-    }
-
-    /// What its run found when its tokens were held to the control's.
-    pub fn output(&self) -> Option<&'a Verified> {
-        match self.source {
-            Source::Arm(record, arm) => Some(&record.arms[arm].output_check.result),
-            Source::Single(_) => None,
-        }
+        let arm = &self.run.arms[self.arm];
+        (!arm.counts).then(|| format!("{}: {}", self.name, arm.reason.as_deref().unwrap_or("it does not count")))
     }
 
     /// The smallest difference that matters, as its run was told; a part of the control's value.
-    pub fn band(&self) -> Option<f64> {
-        match self.source {
-            Source::Arm(record, _) => Some(record.protocol.practical_percent / 100.0),
-            Source::Single(_) => None,
-        }
+    pub fn band(&self) -> f64 {
+        self.run.protocol.practical_percent / 100.0
     }
 }

@@ -3,6 +3,7 @@
 
 use super::{Closing, Decided, Entry, OpenedWorkload, Opening, ShapeVerdict};
 use crate::compare::{Asked, Collection, CompareError, ComparisonRecord, Outcome, Side, SideError, compare};
+use crate::evidence::EvidenceRef;
 use crate::gate::{Answer, GateError, Namespace, Rule, RuleAnswer};
 use crate::known::Known;
 use crate::quantity::Reading;
@@ -73,7 +74,7 @@ pub fn judge(
     let (accept, reject) = (parse(&opening.accept)?, parse(&opening.reject)?);
     times(entry, opening, records)?;
     workloads(opening, records)?;
-    let (before, after) = sides(entry, opening, records)?;
+    let (before, after) = sides(opening, records)?;
     let of_requests = |opened: &&OpenedWorkload| opened.workload.phase == Phase::Request;
     let mut wanted: Vec<Option<&OpenedWorkload>> = opening.workloads.iter().filter(of_requests).map(Some).collect();
     if wanted.is_empty() {
@@ -91,12 +92,19 @@ pub fn judge(
             void: void.clone(),
             gates: &[],
         };
-        let comparison = compare(&before, &after, &asked)?;
+        let several = opening.workloads.len() > 1;
+        let lacks =
+            |opened: &OpenedWorkload, why: String| JudgeError::Shape { shape: shape_words(&opened.workload), why };
+        let comparison = match (compare(&before, &after, &asked), opened) {
+            (Err(why @ CompareError::NoView { .. }), Some(opened)) if several => {
+                return Err(lacks(opened, why.to_string()));
+            }
+            (compared, _) => compared?,
+        };
         if let (Some(opened), Known::Unavailable(missing)) = (opened, &comparison.request)
-            && opening.workloads.len() > 1
+            && several
         {
-            let (shape, why) = (shape_words(&opened.workload), missing.unavailable.clone());
-            return Err(JudgeError::Shape { shape, why });
+            return Err(lacks(opened, missing.unavailable.clone()));
         }
         let workload = opened.map_or(&comparison.workload, |opened| &opened.workload);
         let verdict = shape_verdict(&comparison, workload, &accept, &reject);
@@ -172,7 +180,7 @@ fn workloads(opening: &Opening, records: &Collection) -> Result<(), JudgeError> 
     Ok(())
 }
 
-fn sides<'a>(entry: &Entry, opening: &Opening, records: &'a Collection) -> Result<(Side<'a>, Side<'a>), JudgeError> {
+fn sides<'a>(opening: &Opening, records: &'a Collection) -> Result<(Side<'a>, Side<'a>), JudgeError> {
     let mut before = records.side(&opening.baseline, Some(&opening.baseline))?;
     let mut after = records.side(&opening.candidate, Some(&opening.candidate))?;
     if opening.baseline == opening.candidate {
@@ -194,10 +202,11 @@ fn sides<'a>(entry: &Entry, opening: &Opening, records: &'a Collection) -> Resul
         before.keep_build(|build| build == Some(first));
         after.keep_build(|build| build == Some(second));
     }
-    // What was measured before the decision was opened is known to whoever opened it: it is no test of the candidate.
-    after.requests.retain(|clocked| clocked.created >= entry.created.as_str());
-    after.replays.retain(|replayed| replayed.created >= entry.created.as_str());
-    after.timelines.retain(|(_, record)| record.created >= entry.created);
+    // What the decision was opened with is known to whoever opened it: it is no test of the candidate.
+    let known = |evidence: &EvidenceRef| opening.evidence.iter().any(|own| own.sha256() == evidence.sha256());
+    after.requests.retain(|clocked| !known(clocked.evidence));
+    after.replays.retain(|replayed| !known(replayed.evidence));
+    after.timelines.retain(|(evidence, _)| !known(evidence));
     Ok((before, after))
 }
 
