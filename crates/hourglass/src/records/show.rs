@@ -7,8 +7,8 @@ use std::path::Path;
 use anyhow::Result;
 use record::bench::BenchRecord;
 use record::{
-    CaptureRecord, Check, ClimbRecord, FindRecord, Record, ReplayComparison, ReplayRecord, ShapeStudy, TimelineRecord,
-    Verified, WiringPlan, read, verify,
+    CaptureRecord, Check, ClimbRecord, ComparisonRecord, FindRecord, Record, ReplayComparison, ReplayRecord,
+    ShapeStudy, TimelineRecord, Verified, WiringPlan, read, verify,
 };
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ use super::facts::facts;
 use super::select::Selected;
 use crate::failure::usage;
 use crate::prose::paragraph;
-use crate::{bench, find, reduce, replay, timeline, wiring};
+use crate::{bench, compare, find, reduce, replay, timeline, wiring};
 
 /// Facts of a record without a table that are shown; the record has all.
 const FACTS: usize = 60;
@@ -49,6 +49,7 @@ fn table(schema: &str, name: &str, bytes: &[u8]) -> Option<String> {
         BenchRecord::SCHEMA => of(name, bytes, |record| bench::table::text(record, false, true)),
         CaptureRecord::SCHEMA => of(name, bytes, reduce::table::body),
         ClimbRecord::SCHEMA => of(name, bytes, |record| find::climb::table::text(record, folder(name))),
+        ComparisonRecord::SCHEMA => of(name, bytes, compare::table::text),
         FindRecord::SCHEMA => of(name, bytes, |record| find::table::text(record, folder(name))),
         ReplayRecord::SCHEMA => of(name, bytes, replay::table::record),
         ReplayComparison::SCHEMA => of(name, bytes, replay::table::comparison),
