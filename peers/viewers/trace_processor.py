@@ -23,6 +23,10 @@ QUERIES = {
     # Everything that the import itself complains about.
     "problems": "select name, idx, severity, value from stats where severity in ('error', 'data_loss') and value > 0",
     "processes": "select pid, name from process where upid != 0 order by pid",
+    # Tracks that have slices, with the track that each is below.
+    "tracks": """
+        select track.name as name, parent.name as parent from track left join track parent on track.parent_id = parent.id
+        where track.id in (select track_id from slice) order by name""",
     "threads": "select tid, thread.name as name from thread join process using (upid) where upid != 0 order by tid",
     # A lane's name is its thread's, but for tracks below a thread or the process, which have one of their own.
     "slices": """

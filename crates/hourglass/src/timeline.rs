@@ -97,7 +97,7 @@ pub(crate) struct Args {
     /// No CPU samples, context switches or page faults: spans alone
     #[arg(long, conflicts_with = "frequency")]
     no_samples: bool,
-    /// How often four more requests (without tracing, with, with, without) tell what tracing costs; 0: not at all
+    /// More requests, in which steps with and without tracing alternate, to tell what it costs; 0: not at all
     #[arg(long, value_name = "N", default_value_t = 3)]
     overhead_rounds: usize,
     #[command(flatten)]

@@ -5,6 +5,7 @@
 
 mod support;
 
+use record::timeline::OverheadUnit;
 use record::{Record, TimelineRecord, read};
 use support::{json, refusal, stand_in_model, stdout};
 
@@ -40,7 +41,9 @@ fn the_table_fits_and_names_what_matters() {
         "decode step: 8 of them, median",
         "CPU samples: ",
         "Tracing costs: ",
-        "from 4 requests in alternation",
+        "of a decode step (95 % interval",
+        "from 8 decode steps with and without it in turn",
+        "What the workers' time was lost to in the end",
     ] {
         assert!(flat.contains(words), "{words} is missing:\n{text}");
     }
@@ -58,7 +61,9 @@ fn records_of_every_phase_cross_foot() {
         assert_eq!(record.checks, record.cross_foot());
         let overhead = record.overhead.known().unwrap();
         let order: Vec<bool> = overhead.samples.iter().map(|sample| sample.traced).collect();
-        assert_eq!(order, [false, true, true, false], "{phase}");
+        assert_eq!(order, [false, true, true, false, true, false, false, true], "{phase}");
+        let unit = if phase == "prefill" { OverheadUnit::Prefill } else { OverheadUnit::DecodeStep };
+        assert_eq!(overhead.of, unit);
         let names: Vec<&str> = record.summary.phases.iter().map(|phase| &phase.name[..]).collect();
         let wanted: &[&str] = if phase == "request" { &["prefill", "decode"] } else { &[phase] };
         assert_eq!(names, wanted);

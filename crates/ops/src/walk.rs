@@ -25,13 +25,17 @@ pub trait Observer: Sync {
         true
     }
 
+    /// Worker `worker` is about to walk through the program.
+    #[inline]
+    fn begins(&self, _worker: usize) {}
+
     /// Worker `worker` comes to call `index` (before its barrier).
     #[inline]
     fn arrives(&self, _worker: usize, _index: usize) {}
 
-    /// It starts its share (after the barrier).
+    /// It starts its share, after a barrier if `waited`.
     #[inline]
-    fn starts(&self, _worker: usize, _index: usize) {}
+    fn starts(&self, _worker: usize, _index: usize, _waited: bool) {}
 
     /// It has done its share.
     #[inline]
@@ -65,15 +69,21 @@ impl<A: Observer, B: Observer> Observer for Both<'_, A, B> {
     }
 
     #[inline]
+    fn begins(&self, worker: usize) {
+        self.0.begins(worker);
+        self.1.begins(worker);
+    }
+
+    #[inline]
     fn arrives(&self, worker: usize, index: usize) {
         self.0.arrives(worker, index);
         self.1.arrives(worker, index);
     }
 
     #[inline]
-    fn starts(&self, worker: usize, index: usize) {
-        self.0.starts(worker, index);
-        self.1.starts(worker, index);
+    fn starts(&self, worker: usize, index: usize, waited: bool) {
+        self.0.starts(worker, index, waited);
+        self.1.starts(worker, index, waited);
     }
 
     #[inline]
@@ -113,6 +123,9 @@ pub struct Span {
 }
 
 /// Notes a [`Span`] per call and worker, in rings reserved beforehand; a full ring drops and counts.
+///
+/// The clock is what a span costs, so it is read as seldom as the times allow: once per call, and once more after a barrier. A call
+/// is reached when the one before it ended, and starts when it is reached unless there is a barrier between.
 pub struct Traced {
     origin: Instant,
     rings: Vec<ring::Ring>,
@@ -141,15 +154,27 @@ impl Traced {
 
 impl Observer for Traced {
     #[inline]
-    fn arrives(&self, worker: usize, index: usize) {
-        let now = self.now();
-        self.rings[worker].open(Span { call: index as u32, arrive_ns: now, start_ns: now, end_ns: now });
+    fn begins(&self, worker: usize) {
+        self.rings[worker].interrupt();
     }
 
     #[inline]
-    fn starts(&self, worker: usize, _index: usize) {
-        let now = self.now();
-        self.rings[worker].update(|span| span.start_ns = now);
+    fn arrives(&self, worker: usize, index: usize) {
+        let ring = &self.rings[worker];
+        let call = index as u32;
+        let at = match ring.open_span() {
+            Some(before) if before.call.wrapping_add(1) == call => before.end_ns,
+            _ => self.now(),
+        };
+        ring.open(Span { call, arrive_ns: at, start_ns: at, end_ns: at });
+    }
+
+    #[inline]
+    fn starts(&self, worker: usize, _index: usize, waited: bool) {
+        if waited {
+            let now = self.now();
+            self.rings[worker].update(|span| span.start_ns = now);
+        }
     }
 
     #[inline]
@@ -174,7 +199,7 @@ mod ring {
 
     pub(super) struct Ring(UnsafeCell<Inner>);
 
-    // SAFETY: during a walk only the worker of this ring's number calls `open` and `update`; `contents` takes `&mut`.
+    // SAFETY: during a walk only the worker of this ring's number calls anything but `contents`, which takes `&mut`.
     unsafe impl Sync for Ring {}
 
     impl Ring {
@@ -185,9 +210,25 @@ mod ring {
             Ring(UnsafeCell::new(Inner { spans: reserved, open: false, dropped: 0 }))
         }
 
+        /// What comes next does not follow what was before.
+        #[inline]
+        pub(super) fn interrupt(&self) {
+            // SAFETY: this worker alone uses the ring during the walk (see the impl of Sync).
+            let inner = unsafe { &mut *self.0.get() };
+            inner.open = false;
+        }
+
+        /// The span before, unless it was dropped or does not follow.
+        #[inline]
+        pub(super) fn open_span(&self) -> Option<Span> {
+            // SAFETY: as in `interrupt`.
+            let inner = unsafe { &*self.0.get() };
+            if inner.open { inner.spans.last().copied() } else { None }
+        }
+
         #[inline]
         pub(super) fn open(&self, span: Span) {
-            // SAFETY: this worker alone uses the ring during the walk (see the impl of Sync).
+            // SAFETY: as in `interrupt`.
             let inner = unsafe { &mut *self.0.get() };
             inner.open = inner.spans.len() < inner.spans.capacity();
             if inner.open {
@@ -199,7 +240,7 @@ mod ring {
 
         #[inline]
         pub(super) fn update(&self, change: impl FnOnce(&mut Span)) {
-            // SAFETY: as in `open`.
+            // SAFETY: as in `interrupt`.
             let inner = unsafe { &mut *self.0.get() };
             if inner.open
                 && let Some(span) = inner.spans.last_mut()
@@ -236,6 +277,7 @@ pub fn run<O: Observer>(bound: &mut Bound, workers: &Workers, step: &Step<'_>, o
 fn walk<O: Observer>(bound: &Bound, workers: &Workers, step: &Step<'_>, observer: &O, worker: usize) {
     let (scratch, scratch_bytes) = bound.scratch(worker);
     let mut skipped_barrier = false;
+    observer.begins(worker);
     for (index, call) in bound.calls().iter().enumerate() {
         // A skipped call leaves its barrier to the next one that runs: it may order calls on both sides of it.
         if !observer.wants(call) {
@@ -243,11 +285,12 @@ fn walk<O: Observer>(bound: &Bound, workers: &Workers, step: &Step<'_>, observer
             continue;
         }
         observer.arrives(worker, index);
-        if call.barrier_before || skipped_barrier {
+        let waits = call.barrier_before || skipped_barrier;
+        if waits {
             workers.barrier();
             skipped_barrier = false;
         }
-        observer.starts(worker, index);
+        observer.starts(worker, index, waits);
         if !observer.goes_on() {
             continue;
         }

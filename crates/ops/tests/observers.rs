@@ -133,7 +133,13 @@ fn spans_follow_each_other_and_a_full_ring_drops_and_counts() {
     for spans in &spans {
         assert_eq!(spans.iter().map(|span| span.call).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 0, 1, 2]);
         assert!(spans.iter().all(|span| span.arrive_ns <= span.start_ns && span.start_ns <= span.end_ns));
-        assert!(spans.windows(2).all(|pair| pair[0].end_ns <= pair[1].arrive_ns));
+        // A call is reached when the one before it ended; another walk begins later, whatever its first call is.
+        for pair in spans.windows(2) {
+            let same = pair[0].call + 1 == pair[1].call;
+            assert!(if same { pair[0].end_ns == pair[1].arrive_ns } else { pair[0].end_ns <= pair[1].arrive_ns });
+        }
+        let waits = |span: &Span| bound.calls()[span.call as usize].barrier_before;
+        assert!(spans.iter().all(|span| waits(span) || span.start_ns == span.arrive_ns), "no clock is read in between");
     }
     // A call behind a barrier starts on no worker before the other has come to it.
     for (a, b) in spans[0].iter().zip(&spans[1]) {
@@ -141,6 +147,19 @@ fn spans_follow_each_other_and_a_full_ring_drops_and_counts() {
             assert!(a.start_ns >= b.arrive_ns && b.start_ns >= a.arrive_ns);
         }
     }
+}
+
+#[test]
+fn a_call_is_not_reached_at_the_end_of_another_walk() {
+    let workers = Workers::new(1, false).unwrap();
+    let mut bound = bound(chain([&POINTWISE, &ATTENTION, &HEAD, &POINTWISE, &POINTWISE]), 1);
+    let mut traced = Traced::new(1, 2);
+    run_once(&mut bound, &workers, &Both(&Only(Some(Group::Attention)), &traced));
+    std::thread::sleep(Duration::from_millis(2));
+    run_once(&mut bound, &workers, &Both(&Only(Some(Group::Head)), &traced));
+    let (spans, _) = traced.spans(0);
+    assert_eq!((spans[0].call, spans[1].call), (1, 2));
+    assert!(spans[1].arrive_ns >= spans[0].end_ns + 2_000_000, "{spans:?}");
 }
 
 static PANICKING_KERNEL: Kernel = kernel! {

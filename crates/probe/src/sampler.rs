@@ -11,17 +11,12 @@ pub use symbols::Symbols;
 
 use record::timeline::{Fault, OffProcessor, SamplingRung};
 use record::{Known, Unit};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::io::PipeWriter;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// Samples per second and thread where nothing else is asked for: no divisor of the timer's own rates, so that it does not
 /// beat with them.
 pub const FREQUENCY_HZ: u64 = 997;
-
-/// How often the kernel's rings are emptied.
-const DRAIN: Duration = Duration::from_millis(20);
 
 /// A running sampler. Stop it: dropped, it takes its samples with it.
 pub struct Sampler {
@@ -32,7 +27,12 @@ pub struct Sampler {
 }
 
 enum Source {
-    Perf { stop: Arc<AtomicBool>, reader: JoinHandle<perf::Threads> },
+    /// The reader ends when `stop` is closed.
+    Perf {
+        switch: perf::Switch,
+        stop: PipeWriter,
+        reader: JoinHandle<perf::Threads>,
+    },
     Timers(timer::Timers),
     Nothing,
 }
@@ -154,21 +154,29 @@ impl Sampler {
     }
 
     fn read(mut opened: perf::Threads) -> std::io::Result<Source> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&stop);
+        let (stopped, stop) = std::io::pipe()?;
+        let switch = opened.switch();
         // Before the thread runs, so that what is watched never begins earlier.
-        opened.enable(true);
+        switch.enable(true);
         let body = move || {
-            while !seen.load(Relaxed) {
-                std::thread::park_timeout(DRAIN);
+            let mut waiter = opened.waiter(&stopped);
+            while waiter.wait() {
                 opened.drain();
             }
-            opened.enable(false);
             opened.drain();
             opened
         };
         let reader = std::thread::Builder::new().name("sampler".to_owned()).spawn(body)?;
-        Ok(Source::Perf { stop, reader })
+        Ok(Source::Perf { switch, stop, reader })
+    }
+
+    /// Whether anything is sampled from now on.
+    pub fn switch(&self, on: bool) {
+        match &self.source {
+            Source::Perf { switch, .. } => switch.enable(on),
+            Source::Timers(timers) => timers.switch(on),
+            Source::Nothing => {}
+        }
     }
 
     /// Ends it and hands out what was seen.
@@ -184,9 +192,9 @@ impl Sampler {
             faults: Known::unavailable("timers do not see page faults", PERF),
         };
         match source {
-            Source::Perf { stop, reader } => {
-                stop.store(true, Relaxed);
-                reader.thread().unpark();
+            Source::Perf { switch, stop, reader } => {
+                switch.enable(false);
+                drop(stop);
                 match reader.join() {
                     Ok(threads) => threads.decode(&mut sampled),
                     Err(_) => sampled.missing("the thread that reads the samples gave up"),

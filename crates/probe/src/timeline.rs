@@ -6,6 +6,7 @@ mod counters;
 mod notes;
 mod overhead;
 mod request;
+mod walked;
 
 pub(crate) use notes::ThreadIds;
 pub use request::MainThread;
@@ -19,7 +20,8 @@ use model::Engine;
 use notes::{Notes, Plan, Planner, Silent};
 use ops::{Both, Observer, Traced, Until};
 use record::timeline::{
-    PlannedCalls, SamplingUse, TimelineSummary, TracingOverhead, from_samples, from_steal, from_switches, summarise,
+    OverheadSample, OverheadUnit, PlannedCalls, SamplingUse, TimelineSummary, TracingOverhead, from_samples,
+    from_steal, from_switches, summarise,
 };
 use record::trace::Trace;
 use record::{Known, LogitsMode, Phase, Reading, Unit};
@@ -42,7 +44,8 @@ pub struct TimelineRequest<'a> {
     pub warmup: usize,
     /// CPU samples per second and thread; `None` for spans alone.
     pub frequency_hz: Option<u64>,
-    /// How often four requests (without tracing, with, with, without) say what tracing costs; 0 for not at all.
+    /// Requests in which decode steps with and without tracing alternate, to say what it costs, or as often eight prefills, four
+    /// with it; 0 for not at all.
     pub overhead_rounds: usize,
 }
 
@@ -61,8 +64,8 @@ pub struct Timeline {
     pub tokens: Vec<u32>,
 }
 
-/// Runs the request `warmup` times, then traced, then in alternation with and without tracing. `beside` walks along in every
-/// one of them: nothing, for a measurement. `progress(done, total, what)` is called between requests.
+/// Runs the request `warmup` times, then traced, then with tracing switched on and off. `beside` walks along in every one of
+/// them: nothing, for a measurement. `progress(done, total, what)` is called between requests.
 ///
 /// # Errors
 /// Fewer than two tokens, a step that fails, an interruption, or a trace that breaks its own rules.
@@ -76,7 +79,8 @@ pub fn timeline<O: Observer>(
     if request.output_tokens < 2 {
         return Err(Error::OutputTooShort(request.output_tokens));
     }
-    let total = request.warmup.max(1) + 1 + 4 * request.overhead_rounds;
+    let rounds = request.overhead_rounds;
+    let total = request.warmup.max(1) + 1 + rounds;
     progress(0, total, "warm-up request");
     clock::require_finite(engine, request.prompt, request.output_tokens, request.logits)?;
     let plan = plan(engine, request, main, beside)?;
@@ -84,20 +88,60 @@ pub fn timeline<O: Observer>(
         progress(round, total, "warm-up request");
         untraced(engine, request, main, beside)?;
     }
-    progress(total - 1 - 4 * request.overhead_rounds, total, "traced request");
-    let acquired = acquire(engine, request, main, beside, &plan)?;
+    progress(total - 1 - rounds, total, "traced request");
+    let acquired = acquire(engine, request, main, beside, &plan, plan.calls())?;
     let mut timeline = finish(request, &plan, acquired)?;
-    timeline.overhead = overhead::measure(request.overhead_rounds, |traced, done| {
-        progress(total - 4 * request.overhead_rounds + done, total, "what tracing costs");
-        let run = if traced {
-            acquire(engine, request, main, beside, &plan)?.run
-        } else {
-            untraced(engine, request, main, beside)?
-        };
-        let (start, end) = run.window(request.phase);
-        Ok((end.wall_ns - start.wall_ns) as f64 / 1e9)
+    timeline.overhead = cost(engine, request, main, beside, &plan, &|round| {
+        progress(total - rounds + round, total, "what tracing costs");
     })?;
     Ok(timeline)
+}
+
+/// What tracing costs; `round(n)` is called before each.
+fn cost<O: Observer>(
+    engine: &mut Engine,
+    request: &TimelineRequest<'_>,
+    main: &mut MainThread<'_>,
+    beside: &O,
+    plan: &Plan,
+    round: &dyn Fn(usize),
+) -> Result<Known<TracingOverhead>, Error> {
+    let (of, units) = match request.phase {
+        Phase::Prefill => (OverheadUnit::Prefill, 1),
+        Phase::Request | Phase::Decode => (OverheadUnit::DecodeStep, request.output_tokens - 1),
+    };
+    // Whole blocks: where a request has less, several make a round.
+    let per_round = (units / overhead::BLOCK).max(1) * overhead::BLOCK;
+    let wanted = request.overhead_rounds * per_round;
+    let mut samples: Vec<OverheadSample> = Vec::with_capacity(wanted);
+    let cancelled = Arc::clone(&engine.options().cancelled);
+    let until = Until(&cancelled);
+    while samples.len() < wanted {
+        if samples.len().is_multiple_of(per_round) {
+            round(samples.len() / per_round);
+        }
+        let traced = Traced::new(plan.threads().len(), plan.calls());
+        let mut notes = Notes::new(plan, request);
+        let tools = Tools::start(request)?;
+        tools.switch(false);
+        let plain = Both(beside, &until);
+        let mut next = |wall_ns: Option<u64>| {
+            // Whatever it does is between two units, outside their clocks.
+            if let Some(wall_ns) = wall_ns {
+                let traced = overhead::traced(samples.len());
+                samples.push(OverheadSample { traced, wall_s: wall_ns as f64 / 1e9 });
+            }
+            let with = overhead::traced(samples.len());
+            let goes_on = samples.len() < wanted;
+            tools.switch(with && goes_on);
+            goes_on.then_some(with)
+        };
+        let observers = (&plain, &Both(beside, &Both(&until, &traced)));
+        let ran = request::alternate(engine, request, main, observers, &mut notes, &mut next);
+        tools.stop();
+        ran?;
+    }
+    Ok(overhead::estimate(of, samples))
 }
 
 /// The first request: which calls its passes make, and which threads the workers are.
@@ -125,6 +169,36 @@ fn untraced<O: Observer>(
     request::run(engine, request, main, &Both(beside, &Until(&cancelled)), &mut Silent)
 }
 
+/// What watches from other threads, or in the kernel.
+struct Tools {
+    counters: Counters,
+    sampler: Sampler,
+}
+
+impl Tools {
+    fn start(request: &TimelineRequest<'_>) -> Result<Tools, Error> {
+        // Before the tracer's own threads are there.
+        let threads: Vec<u32> = crate::sampler::threads().iter().map(|(number, _)| *number).collect();
+        let counters = Counters::start().map_err(Error::Thread)?;
+        let sampler = match request.frequency_hz {
+            Some(frequency_hz) => Sampler::start(&threads, frequency_hz),
+            None => Sampler::none("samples were not asked for"),
+        };
+        Ok(Tools { counters, sampler })
+    }
+
+    /// Whether they watch from now on; forgets the allocations that were noted.
+    fn switch(&self, on: bool) {
+        self.sampler.switch(on);
+        self.counters.switch(on);
+        ops::memory::note_from(if on { ALLOCATION_BYTES } else { usize::MAX });
+    }
+
+    fn stop(self) -> (Sampled, Quantities) {
+        (self.sampler.stop(), self.counters.stop())
+    }
+}
+
 /// Everything that was noted during one request.
 struct Acquired {
     run: Run,
@@ -138,33 +212,28 @@ struct Acquired {
     peak_bytes: usize,
 }
 
-/// One request with everything watched. What watching needs is made before it and read after it.
+/// One request with everything watched. What watching needs is made before it and read after it: room for `spans` of each worker.
 fn acquire<O: Observer>(
     engine: &mut Engine,
     request: &TimelineRequest<'_>,
     main: &mut MainThread<'_>,
     beside: &O,
     plan: &Plan,
+    spans: usize,
 ) -> Result<Acquired, Error> {
     let before = ops::memory::current_bytes();
-    let traced = Traced::new(plan.threads().len(), plan.calls());
+    let traced = Traced::new(plan.threads().len(), spans);
     let mut notes = Notes::new(plan, request);
     let cancelled = Arc::clone(&engine.options().cancelled);
-    // Before the tracer's own threads are there.
-    let threads: Vec<u32> = crate::sampler::threads().iter().map(|(number, _)| *number).collect();
-    let counters = Counters::start().map_err(Error::Thread)?;
-    let sampler = match request.frequency_hz {
-        Some(frequency_hz) => Sampler::start(&threads, frequency_hz),
-        None => Sampler::none("samples were not asked for"),
-    };
+    let tools = Tools::start(request)?;
     let own = ops::memory::current_bytes().saturating_sub(before);
-    ops::memory::note_from(ALLOCATION_BYTES);
+    tools.switch(true);
     ops::memory::reset_peak();
     let until = Until(&cancelled);
     let run = request::run(engine, request, main, &Both(beside, &Both(&until, &traced)), &mut notes);
     let peak_bytes = ops::memory::peak_bytes().saturating_sub(own);
     let (allocations, allocations_dropped) = ops::memory::noted();
-    let (sampled, quantities) = (sampler.stop(), counters.stop());
+    let (sampled, quantities) = tools.stop();
     Ok(Acquired { run: run?, notes, traced, sampled, quantities, allocations, allocations_dropped, peak_bytes })
 }
 
@@ -174,7 +243,7 @@ fn finish(request: &TimelineRequest<'_>, plan: &Plan, acquired: Acquired) -> Res
         acquired;
     let (start, end) = run.window(request.phase);
     let window = (start.wall_ns, end.wall_ns);
-    let (trace, passes) = assemble::trace(Parts {
+    let (mut trace, passes) = assemble::trace(Parts {
         plan,
         window,
         notes: &notes,
@@ -189,8 +258,10 @@ fn finish(request: &TimelineRequest<'_>, plan: &Plan, acquired: Acquired) -> Res
     let mut lost = from_switches(&trace, off, &faults);
     lost.extend(from_samples(&trace.samples, &trace.names));
     lost.extend(from_steal(&quantities.steal(plan.threads())));
+    lost.sort_by_key(|lost| lost.start_ns);
+    trace.lost = lost;
     let planned: Known<Vec<PlannedCalls>> = Known::Is(plan.planned(passes));
-    let summary = summarise(&trace, &lost, &planned)?;
+    let summary = summarise(&trace, &planned)?;
     let sampling = SamplingUse {
         rung: sampled.rung,
         why: sampled.why.clone(),
@@ -208,4 +279,44 @@ fn finish(request: &TimelineRequest<'_>, plan: &Plan, acquired: Acquired) -> Res
         sampling,
         tokens: run.tokens,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use model::LoadOptions;
+    use ops::{Plain, Registry};
+    use weights::{ModelSource, OpenOptions};
+
+    /// Rings that end in the middle of the request: what found no room is counted on its lane, and the summary is not complete.
+    #[test]
+    fn spans_without_room_are_counted_and_make_it_incomplete() {
+        let files = weights::open(&ModelSource::parse("synthetic:tiny").unwrap(), &OpenOptions::default()).unwrap();
+        let mut options = LoadOptions::new(Registry::standard().checkpoint("selected").unwrap());
+        options.threads = 2;
+        let mut engine = Engine::load(&files, options).unwrap();
+        let request = TimelineRequest {
+            prompt: &[1, 2, 3],
+            output_tokens: 4,
+            logits: LogitsMode::Last,
+            phase: Phase::Request,
+            warmup: 1,
+            frequency_hz: None,
+            overhead_rounds: 0,
+        };
+        let mut main = MainThread { input: None, choose: &mut |logits, row| logits.argmax(row), output: None };
+        let plan = plan(&mut engine, &request, &mut main, &Plain).unwrap();
+        for room in [0, 1, plan.calls() / 2, plan.calls() - 1] {
+            let acquired = acquire(&mut engine, &request, &mut main, &Plain, &plan, room).unwrap();
+            let summary = finish(&request, &plan, acquired).unwrap().summary;
+            let missing = (plan.calls() - room) as u64;
+            assert_eq!(summary.lanes.iter().map(|lane| lane.dropped).collect::<Vec<_>>(), [missing, missing]);
+            assert_eq!(summary.dropped, 2 * missing);
+            assert!(summary.coverage.reason().unwrap().contains("were dropped"), "{:?}", summary.coverage);
+        }
+        let acquired = acquire(&mut engine, &request, &mut main, &Plain, &plan, plan.calls()).unwrap();
+        assert!(finish(&request, &plan, acquired).unwrap().summary.coverage.is_complete());
+    }
 }

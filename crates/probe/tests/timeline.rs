@@ -7,13 +7,16 @@ use memmap2::{Advice, MmapMut};
 use model::{Engine, LoadOptions, Logits};
 use ops::{BoundCall, Observer, Plain, Registry};
 use probe::{MainThread, Timeline, TimelineRequest, prompt, timeline};
-use record::timeline::{Awaited, Cause, LaneTime, OutlierKind, SamplingRung};
-use record::trace::{Category, LaneKind, Value, verify};
+use record::timeline::{Awaited, Cause, LaneTime, LostTo, OutlierKind, OverheadUnit, SamplingRung};
+use record::trace::{Category, LaneKind, LossKind, Value, verify};
 use record::{LogitsMode, Phase};
+use std::fs::File;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use weights::{ModelSource, OpenOptions};
+use weights::{ModelSource, OpenOptions, Tensor};
 
 #[global_allocator]
 static ALLOCATOR: ops::memory::CountingAllocator = ops::memory::CountingAllocator;
@@ -48,8 +51,35 @@ fn traced<O: Observer>(
         frequency_hz: Some(997),
         overhead_rounds: 0,
     };
+    trace_of(engine, &request, choose, beside, &|_| {})
+}
+
+/// `before(what)` is called before each request: a warm-up, the traced one.
+fn trace_of<O: Observer>(
+    engine: &mut Engine,
+    request: &TimelineRequest<'_>,
+    choose: &mut dyn FnMut(&Logits<'_>, usize) -> u32,
+    beside: &O,
+    before: &dyn Fn(&str),
+) -> Timeline {
     let mut main = MainThread { input: None, choose, output: None };
-    timeline(engine, &request, &mut main, beside, &|_, _, _| {}).unwrap()
+    timeline(engine, request, &mut main, beside, &|_, _, what| before(what)).unwrap()
+}
+
+/// What most time was lost to, but for what only other processes can do to this one: those may be running.
+fn own_loss(timeline: &Timeline) -> LostTo {
+    let of_others = [LostTo::Steal, LostTo::Descheduled];
+    timeline.summary.lost.iter().find(|time| !of_others.contains(&time.to)).unwrap().to
+}
+
+fn lost_to(timeline: &Timeline, to: LostTo) -> u64 {
+    timeline.summary.lost.iter().filter(|time| time.to == to).map(|time| time.wall_ns).sum()
+}
+
+/// Nanoseconds that this thread was on a processor.
+fn processor_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 fn greedy(logits: &Logits<'_>, row: usize) -> u32 {
@@ -149,6 +179,7 @@ fn a_sleep_in_the_choice_of_a_token_is_named() {
     // A sleep lasts at least as long as it was asked to; what the kernel took besides is another cause.
     let least = 32 * sleep.as_nanos() as u64;
     assert!(device.lost_to(Cause::Sampling) >= least - least / 10, "{device:?}");
+    assert_eq!(own_loss(&timeline), LostTo::Sampling, "{:?}", timeline.summary.lost);
     let in_gaps = timeline.summary.gaps.iter().filter(|gap| gap.by_cause[0].cause == Cause::Sampling);
     assert!(in_gaps.count() > 0, "{:?}", timeline.summary.gaps);
 
@@ -204,6 +235,182 @@ fn a_slow_worker_is_named_and_the_other_waits_for_its_computing() {
             lane.awaited.iter().filter(|time| time.what == Awaited::Computing).map(|time| time.wall_ns).sum::<u64>()
         };
         assert!(computing(other) > computing(&summary.lanes[slow]), "worker {slow}: {:?}", other.awaited);
+    }
+}
+
+/// Makes every worker's share of every call take so much processor time, and a fifth more on one worker: whatever else runs, one
+/// is slower by 20 % in proportion.
+struct Fifth {
+    slow: usize,
+    started_ns: [AtomicU64; 2],
+}
+
+const SHARE_NS: u64 = 2_000_000;
+
+impl Observer for Fifth {
+    fn starts(&self, worker: usize, _: usize, _: bool) {
+        self.started_ns[worker].store(processor_ns(), Relaxed);
+    }
+
+    fn ends(&self, worker: usize, _: usize, _: &BoundCall) {
+        let until =
+            self.started_ns[worker].load(Relaxed) + SHARE_NS + if worker == self.slow { SHARE_NS / 5 } else { 0 };
+        while processor_ns() < until {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_is_a_fifth_slower_is_named_as_the_one_that_is_waited_for() {
+    let _alone = alone();
+    let mut engine = engine("selected");
+    let beside = Fifth { slow: 1, started_ns: [AtomicU64::new(0), AtomicU64::new(0)] };
+    let timeline = traced(&mut engine, (Phase::Decode, 10, 4), &mut greedy, &beside);
+    if !sees(&timeline) {
+        return;
+    }
+    let summary = &timeline.summary;
+    // Both compute what they were made to, on a processor: the ratio holds on any machine.
+    let [even, slow] = [0, 1].map(|worker| summary.lanes[worker].occupation.busy_ns as f64);
+    assert!((slow / even - 1.2).abs() < 0.05, "{even} and {slow}");
+    let (waited, disturbed) = (lost_to(&timeline, LostTo::SlowestWorker), lost_to(&timeline, LostTo::Descheduled));
+    if waited < 2 * disturbed {
+        println!("skipped the rest: other processes took {disturbed} ns, so that either worker may come last");
+        return;
+    }
+    assert_eq!(own_loss(&timeline), LostTo::SlowestWorker, "{:?}", summary.lost);
+    let for_slow = summary.stragglers.iter().filter(|straggler| straggler.worker == "worker 1");
+    let for_slow: u64 = for_slow.map(|straggler| straggler.waited_ns).sum();
+    assert!(2 * for_slow > waited, "{:?}", summary.stragglers);
+    let worst = &summary.stragglers[0];
+    assert_eq!(worst.worker, "worker 1", "{:?}", summary.stragglers);
+    assert!(summary.operators.iter().any(|row| row.operator == worst.operator), "{worst:?}");
+}
+
+/// Weights in files, of which worker 1 reads every row after each of its calls: the engine itself runs on packed copies in memory
+/// that has no file, so that dropping its model's files from the page cache takes nothing from it.
+struct Mapped {
+    files: Vec<File>,
+    tensors: Vec<Tensor>,
+    drops: AtomicBool,
+}
+
+impl Mapped {
+    fn open(folder: &Path) -> Mapped {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/fixtures/qwen3-sharded-untied");
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            let path = folder.join(entry.file_name());
+            std::fs::copy(entry.path(), &path).unwrap();
+            if path.extension().is_some_and(|extension| extension == "safetensors") {
+                let file = File::open(path).unwrap();
+                // What is not on the disk yet stays in the cache.
+                file.sync_all().unwrap();
+                files.push(file);
+            }
+        }
+        let source = ModelSource::parse(folder.to_str().unwrap()).unwrap();
+        let model = weights::open(&source, &OpenOptions::default()).unwrap();
+        let names: Vec<String> = model.tensor_names().map(str::to_owned).collect();
+        let tensors = names.iter().map(|name| model.tensor(name).unwrap()).collect();
+        Mapped { files, tensors, drops: AtomicBool::new(false) }
+    }
+
+    /// Out of this process, then out of the page cache.
+    fn drop_pages(&self) {
+        self.tensors.iter().for_each(Tensor::release_pages);
+        for file in &self.files {
+            rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        }
+    }
+}
+
+impl Observer for Mapped {
+    fn ends(&self, worker: usize, _: usize, _: &BoundCall) {
+        if worker != 1 {
+            return;
+        }
+        if self.drops.load(Relaxed) {
+            self.drop_pages();
+        }
+        for tensor in &self.tensors {
+            let mut row = vec![0.0; tensor.cols()];
+            (0..tensor.rows()).for_each(|number| tensor.read_f32(number, &mut row));
+            std::hint::black_box(&row);
+        }
+    }
+}
+
+#[test]
+fn weights_dropped_from_the_page_cache_are_page_faults_of_the_worker_that_reads_them() {
+    let _alone = alone();
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mapped = Mapped::open(folder.path());
+    let mut engine = engine("selected");
+    let prompt = prompt(10, engine.config().vocab_size, &engine.config().eos_tokens, 3);
+    let request = TimelineRequest {
+        prompt: &prompt,
+        output_tokens: 6,
+        logits: LogitsMode::Last,
+        phase: Phase::Decode,
+        warmup: 1,
+        frequency_hz: Some(997),
+        overhead_rounds: 0,
+    };
+    let resident = trace_of(&mut engine, &request, &mut greedy, &mapped, &|_| {});
+    // They are there in the warm-up, and dropped from then on.
+    let drop = |what: &str| mapped.drops.store(what == "traced request", Relaxed);
+    let dropped = trace_of(&mut engine, &request, &mut greedy, &mapped, &drop);
+    if !sees(&dropped) {
+        return;
+    }
+    let faults = |timeline: &Timeline| {
+        let counter = timeline.trace.counters.iter().find(|counter| counter.name == "page faults");
+        counter.map_or(0.0, |counter| counter.points.last().unwrap().1)
+    };
+    let calls: u64 = dropped.summary.operators.iter().map(|row| row.calls[1]).sum();
+    assert!(faults(&dropped) >= faults(&resident) + calls as f64, "{} and {}", faults(&resident), faults(&dropped));
+    assert!(lost_to(&dropped, LostTo::PageFault) > lost_to(&resident, LostTo::PageFault));
+    assert_eq!(own_loss(&dropped), LostTo::PageFault, "{:?}", dropped.summary.lost);
+    let lanes = &dropped.summary.lanes;
+    assert!(lost(&lanes[1], Cause::PageFault) > lost(&lanes[0], Cause::PageFault), "{lanes:?}");
+    assert!(lanes[0].awaited.iter().any(|time| time.what == Awaited::PageFault), "{:?}", lanes[0].awaited);
+    // Each is in the trace where it was met: on worker 1's lane, and its time in what that thread lost.
+    let helper = dropped.trace.lanes[2].kind.thread().unwrap();
+    let met = dropped.trace.lanes[2].instants.iter().filter(|instant| instant.category == Category::PageFault);
+    assert!(met.count() as u64 >= calls);
+    assert!(dropped.trace.lost_by(helper).iter().any(|lost| lost.why == LossKind::PageFault));
+}
+
+#[test]
+fn what_tracing_costs_is_measured_step_by_step_in_balanced_order() {
+    let _alone = alone();
+    let mut engine = engine("selected");
+    let prompt = prompt(10, engine.config().vocab_size, &engine.config().eos_tokens, 3);
+    // 21 decode steps hold two blocks of eight; of 4, two requests make one; a prefill is one sample.
+    for (phase, output_tokens, samples) in [(Phase::Decode, 22, 48), (Phase::Request, 5, 24), (Phase::Prefill, 2, 24)] {
+        let request = TimelineRequest {
+            prompt: &prompt,
+            output_tokens,
+            logits: LogitsMode::Last,
+            phase,
+            warmup: 1,
+            frequency_hz: Some(997),
+            overhead_rounds: 3,
+        };
+        let timeline = trace_of(&mut engine, &request, &mut greedy, &Plain, &|_| {});
+        let overhead = timeline.overhead.known().unwrap();
+        let unit = if phase == Phase::Prefill { OverheadUnit::Prefill } else { OverheadUnit::DecodeStep };
+        assert_eq!((overhead.samples.len(), overhead.of), (samples, unit), "{phase:?}");
+        for (number, sample) in overhead.samples.iter().enumerate() {
+            assert_eq!(sample.traced, number.count_ones() % 2 == 1, "{phase:?}: {number}");
+            assert!(sample.wall_s > 0.0);
+        }
+        assert!(overhead.low.value() <= overhead.share.value() && overhead.share.value() <= overhead.high.value());
+        // The traced request itself is complete: nothing of the switching is in it.
+        assert!(timeline.summary.coverage.is_complete(), "{:?}", timeline.summary.coverage);
     }
 }
 
@@ -284,5 +491,5 @@ fn processes_that_take_the_processors_are_named() {
     let lane = &timeline.summary.lanes[1];
     let wall = timeline.summary.wall_ns as f64 / 1e9;
     assert!(lost(lane, Cause::Descheduled) > 0.1 * wall, "{:?}", lane.occupation);
-    assert_ne!(lane.occupation.idle_by_cause[0].cause, Cause::PageFault, "{:?}", lane.occupation);
+    assert_eq!(timeline.summary.lost[0].to, LostTo::Descheduled, "{:?}", timeline.summary.lost);
 }

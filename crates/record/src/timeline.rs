@@ -6,6 +6,7 @@ mod awaited;
 mod cause;
 mod evidence;
 mod gaps;
+mod lost_to;
 mod operators;
 mod partition;
 mod segments;
@@ -14,8 +15,10 @@ mod summary;
 
 use cause::cause_times;
 pub use cause::{Awaited, AwaitedTime, Cause, CauseTime};
-pub use evidence::{Fault, LossKind, Lost, OffProcessor, StealReading, from_samples, from_steal, from_switches};
+pub use evidence::{Fault, OffProcessor, StealReading, from_samples, from_steal, from_switches};
+pub use lost_to::{LostTime, LostTo, Straggler};
 pub use operators::PlannedCalls;
+pub(crate) use segments::smallest;
 pub use summary::summarise;
 
 use crate::check::Check;
@@ -74,6 +77,11 @@ pub struct TimelineSummary {
     pub device: Occupation,
     /// Each device lane.
     pub lanes: Vec<LaneTime>,
+    /// What the lanes' idle time was lost to in the end, all lanes together, longest first: a wait at a barrier counts for what
+    /// the last to come did meanwhile.
+    pub lost: Vec<LostTime>,
+    /// Whom others waited for while it computed, and in which operator; longest first.
+    pub stragglers: Vec<Straggler>,
     /// The longest stretches with no device lane busy, longest first; at most ten.
     pub gaps: Vec<Gap>,
     pub operators: Vec<OperatorRow>,
@@ -217,10 +225,12 @@ pub enum OutlierKind {
     Operator(String),
 }
 
-/// The request with and without tracing, in alternation.
+/// The same work with and without tracing, in alternation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TracingOverhead {
+    /// What was clocked.
+    pub of: OverheadUnit,
     /// Traced over untraced time less 1, with its interval.
     pub share: Reading,
     pub low: Reading,
@@ -231,12 +241,22 @@ pub struct TracingOverhead {
     pub samples: Vec<OverheadSample>,
 }
 
-/// One clocked request.
+/// What is done with and without tracing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OverheadUnit {
+    /// The passes over the prompt and the first token.
+    Prefill,
+    /// The pass over one token, and the next one.
+    DecodeStep,
+}
+
+/// One clocked prefill or decode step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OverheadSample {
     pub traced: bool,
-    pub request_s: f64,
+    pub wall_s: f64,
 }
 
 /// Which way of sampling was used, and why no better one.
@@ -307,6 +327,12 @@ impl Record for TimelineRecord {
             let name = format!("{}: what was awaited sums to the time at barriers", lane.name);
             checks.push(Check::counts(name, lane.occupation.lost_to(Cause::Barrier), awaited));
         }
+        let idle = total(summary.lanes.iter().map(|lane| lane.occupation.idle_ns));
+        let lost = total(summary.lost.iter().map(|time| time.wall_ns));
+        checks.push(Check::counts("what time was lost to sums to the lanes' idle time", idle, lost));
+        let slowest = summary.lost.iter().filter(|time| time.to == LostTo::SlowestWorker).map(|time| time.wall_ns);
+        let waited = total(summary.stragglers.iter().map(|straggler| straggler.waited_ns));
+        checks.push(Check::counts("stragglers sum to what was lost to the slowest worker", total(slowest), waited));
         let streams = summary.lanes.iter().any(|lane| lane.kind == "stream");
         for row in &summary.operators {
             let Known::Is(planned) = row.planned_calls else { continue };
@@ -332,7 +358,7 @@ impl Record for TimelineRecord {
             let traced = overhead.samples.iter().filter(|sample| sample.traced).count();
             let plain = overhead.samples.len() - traced;
             checks.push(Check::counts(
-                "overhead: as many requests with tracing as without",
+                "overhead: as many samples with tracing as without",
                 plain as u64,
                 traced as u64,
             ));

@@ -5,6 +5,7 @@ mod chrome;
 mod firefox;
 mod folded;
 mod json;
+mod lost;
 mod names;
 mod perfetto;
 pub(crate) mod protobuf;
@@ -16,6 +17,7 @@ mod verify;
 pub use chrome::{MAX_CHROME_EVENTS, write_chrome};
 pub use firefox::write_firefox;
 pub use folded::write_folded;
+pub use lost::{LossKind, Lost};
 pub use names::{Name, Names};
 pub use perfetto::{WriteError, write_perfetto};
 pub use samples::{CpuSamples, Frame, FrameId, Sample, StackId};
@@ -38,6 +40,9 @@ pub struct Trace {
     /// At most one of kind [`LaneKind::Main`].
     pub lanes: Vec<Lane>,
     pub flows: Vec<Flow>,
+    pub meetings: Vec<Meeting>,
+    /// By time of its start; what lies outside the window counts for nothing, and what overlaps once.
+    pub lost: Vec<Lost>,
     pub counters: Vec<Counter>,
     pub samples: CpuSamples,
 }
@@ -112,6 +117,16 @@ pub struct Flow {
     pub id: u64,
     pub from: SliceRef,
     pub to: SliceRef,
+}
+
+/// A barrier: who came to it last, and the slices of those who waited, at most one of each lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meeting {
+    pub last_lane: usize,
+    /// When it came: no slice below begins later or ends earlier.
+    pub arrived_ns: u64,
+    /// Barrier slices; the last to come may have one too.
+    pub waits: Vec<SliceRef>,
 }
 
 /// A quantity over time; each value holds until the next.

@@ -4,22 +4,15 @@
 
 mod common;
 
-use common::{HELPER, MAIN, traces};
+use common::traces;
 use proptest::prelude::*;
 use record::Known;
-use record::timeline::{Awaited, Cause, LossKind, Lost, summarise};
-use record::trace::{Category, Lane, Trace};
+use record::timeline::{Awaited, Cause, LostTo, summarise};
+use record::trace::{Category, Lane, Slice, SliceRef, Trace};
 use std::collections::BTreeMap;
 
-fn losses() -> impl Strategy<Value = Vec<Lost>> {
-    let kinds = prop::sample::select(vec![LossKind::Steal, LossKind::Descheduled, LossKind::PageFault]);
-    let one = (prop::sample::select(vec![MAIN, HELPER]), 0..60u64, 0..30u64, kinds);
-    let lost = |(thread, start_ns, length, why)| Lost { thread, start_ns, end_ns: start_ns + length, why };
-    prop::collection::vec(one.prop_map(lost), 0..6)
-}
-
 /// `None` is busy.
-fn at(trace: &Trace, lost: &[Lost], lane: &Lane, now: u64) -> Option<Cause> {
+fn at(trace: &Trace, lane: &Lane, now: u64) -> Option<Cause> {
     let last = |lane: &Lane, wanted: &[Category]| {
         let mut covers =
             lane.slices.iter().filter(|s| s.start_ns <= now && now < s.end_ns && wanted.contains(&s.category));
@@ -27,7 +20,7 @@ fn at(trace: &Trace, lost: &[Lost], lane: &Lane, now: u64) -> Option<Cause> {
     };
     let lost_by = |thread: Option<u32>| {
         let covers =
-            lost.iter().filter(|lost| Some(lost.thread) == thread && lost.start_ns <= now && now < lost.end_ns);
+            trace.lost.iter().filter(|lost| Some(lost.thread) == thread && lost.start_ns <= now && now < lost.end_ns);
         covers.map(|lost| lost.why.cause()).min()
     };
     let main = &trace.lanes[0];
@@ -51,6 +44,21 @@ fn at(trace: &Trace, lost: &[Lost], lane: &Lane, now: u64) -> Option<Cause> {
     })
 }
 
+/// Of a moment by itself.
+fn in_the_end(cause: Cause) -> LostTo {
+    match cause {
+        Cause::Steal => LostTo::Steal,
+        Cause::Descheduled => LostTo::Descheduled,
+        Cause::PageFault => LostTo::PageFault,
+        Cause::Sampling => LostTo::Sampling,
+        Cause::Tokenising => LostTo::Tokenising,
+        Cause::Dispatch => LostTo::Dispatch,
+        Cause::Setup => LostTo::Setup,
+        Cause::Barrier => LostTo::Release,
+        Cause::Unexplained => LostTo::Unexplained,
+    }
+}
+
 fn sums(states: &[Option<Cause>]) -> (u64, BTreeMap<Cause, u64>) {
     let mut causes = BTreeMap::new();
     for cause in states.iter().flatten() {
@@ -68,12 +76,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_nanosecond_is_counted_where_the_rules_put_it(trace in traces(), lost in losses()) {
-        let summary = summarise(&trace, &lost, &Known::unavailable("a test", "plan it")).unwrap();
+    fn every_nanosecond_is_counted_where_the_rules_put_it(trace in traces()) {
+        let summary = summarise(&trace, &Known::unavailable("a test", "plan it")).unwrap();
         let device: Vec<&Lane> = trace.lanes.iter().filter(|lane| lane.kind.is_device()).collect();
         let states: Vec<Vec<Option<Cause>>> = device
             .iter()
-            .map(|lane| (0..trace.end_ns).map(|now| at(&trace, &lost, lane, now)).collect())
+            .map(|lane| (0..trace.end_ns).map(|now| at(&trace, lane, now)).collect())
             .collect();
         for (row, states) in summary.lanes.iter().zip(&states) {
             prop_assert_eq!(as_map(&row.occupation), sums(states), "{}", &row.name);
@@ -109,37 +117,52 @@ proptest! {
             prop_assert_eq!(gap.top.iter().map(|top| top.samples).sum::<u64>(), gap.samples, "three functions in all");
         }
 
-        // What was awaited.
+        // What was awaited, and what all time was lost to in the end.
+        let mut lost: BTreeMap<LostTo, u64> = BTreeMap::new();
+        let mut slow: BTreeMap<(String, String), u64> = BTreeMap::new();
+        let first = trace.lanes.len() - device.len();
         for (index, lane) in device.iter().enumerate() {
             let mut expected: BTreeMap<Awaited, u64> = BTreeMap::new();
-            for wait in lane.slices.iter().filter(|slice| slice.category == Category::Barrier) {
-                let ends = (0..device.len()).filter(|&other| other != index).flat_map(|other| {
-                    let operators = device[other].slices.iter().filter(|slice| slice.category == Category::Operator);
-                    operators.map(move |slice| (slice.end_ns, other))
-                });
-                let inside = ends.filter(|&(end, _)| wait.start_ns < end && end <= wait.end_ns);
-                let last = inside.max_by_key(|&(end, other)| (end, std::cmp::Reverse(other)));
-                for now in wait.start_ns..wait.end_ns {
-                    if states[index][now as usize] != Some(Cause::Barrier) {
-                        continue;
-                    }
-                    let what = match last {
-                        None => Awaited::Unknown,
-                        Some((end, _)) if now >= end => Awaited::Release,
-                        Some((_, other)) => match states[other][now as usize] {
-                            None => Awaited::Computing,
-                            Some(Cause::Steal) => Awaited::Steal,
-                            Some(Cause::Descheduled) => Awaited::Descheduled,
-                            Some(Cause::PageFault) => Awaited::PageFault,
-                            Some(_) => Awaited::Elsewhere,
-                        },
-                    };
-                    *expected.entry(what).or_default() += 1;
+            let mut count = |now: u64| {
+                let covers = |slice: &Slice| slice.start_ns <= now && now < slice.end_ns;
+                let barrier = |slice: &&Slice| slice.category == Category::Barrier && covers(slice);
+                let state = states[index][now as usize];
+                let Some(cause) = state.filter(|cause| *cause == Cause::Barrier) else { return state.map(in_the_end) };
+                let slice = lane.slices.iter().position(|slice| barrier(&slice)).unwrap();
+                let place = SliceRef { lane: first + index, slice };
+                let meeting = trace.meetings.iter().find(|meeting| meeting.waits.contains(&place));
+                let (what, to) = match meeting.map(|meeting| (meeting.arrived_ns, meeting.last_lane - first)) {
+                    None => (Awaited::Unknown, LostTo::Unexplained),
+                    Some((arrived, _)) if now >= arrived => (Awaited::Release, LostTo::Release),
+                    Some((_, last)) => match states[last][now as usize] {
+                        None => {
+                            let mut operators = device[last].slices.iter();
+                            let inner = operators.rfind(|slice| slice.category == Category::Operator && covers(slice)).unwrap();
+                            let key = (device[last].name.clone(), trace.names.text(inner.name).to_owned());
+                            *slow.entry(key).or_default() += 1;
+                            (Awaited::Computing, LostTo::SlowestWorker)
+                        }
+                        Some(cause @ Cause::Steal) => (Awaited::Steal, in_the_end(cause)),
+                        Some(cause @ Cause::Descheduled) => (Awaited::Descheduled, in_the_end(cause)),
+                        Some(cause @ Cause::PageFault) => (Awaited::PageFault, in_the_end(cause)),
+                        Some(cause) => (Awaited::Elsewhere, in_the_end(cause)),
+                    },
+                };
+                assert_eq!(cause, Cause::Barrier);
+                *expected.entry(what).or_default() += 1;
+                Some(to)
+            };
+            for now in 0..trace.end_ns {
+                if let Some(to) = count(now) {
+                    *lost.entry(to).or_default() += 1;
                 }
             }
             let found: BTreeMap<_, _> = summary.lanes[index].awaited.iter().map(|t| (t.what, t.wall_ns)).collect();
             prop_assert_eq!(expected, found, "{}", &lane.name);
         }
+        prop_assert_eq!(summary.lost.iter().map(|time| (time.to, time.wall_ns)).collect::<BTreeMap<_, _>>(), lost);
+        let stragglers = summary.stragglers.iter().map(|slow| ((slow.worker.clone(), slow.operator.clone()), slow.waited_ns));
+        prop_assert_eq!(stragglers.collect::<BTreeMap<_, _>>(), slow);
 
         // Operators: every slice of the name, nested or not.
         for row in &summary.operators {

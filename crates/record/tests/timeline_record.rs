@@ -4,7 +4,9 @@
 
 mod common;
 
-use record::timeline::{OverheadSample, PlannedCalls, SamplingRung, SamplingUse, TracingOverhead, summarise};
+use record::timeline::{
+    OverheadSample, OverheadUnit, PlannedCalls, SamplingRung, SamplingUse, Straggler, TracingOverhead, summarise,
+};
 use record::{Binary, Conditions, Host, Known, LogitsMode, Mechanisms, Phase, Reading, Subject, TimelineRecord, Unit};
 use record::{ReadError, Workload, read};
 
@@ -66,16 +68,17 @@ fn record(more: u64) -> TimelineRecord {
         },
         warmup: 1,
         process_id: 1,
-        summary: summarise(&trace, &[], &planned).unwrap(),
+        summary: summarise(&trace, &planned).unwrap(),
         main_thread_cpu: Reading::measured(0.07, Unit::Seconds, 1),
         peak_allocation: Reading::measured(2e9, Unit::Bytes, 1),
         kv_allocation: Reading::measured(8e7, Unit::Bytes, 1),
         overhead: Known::Is(TracingOverhead {
+            of: OverheadUnit::DecodeStep,
             share: share(0.01),
             low: share(0.005),
             high: share(0.015),
             confidence: share(0.95),
-            samples: [true, false, false, true].map(|traced| OverheadSample { traced, request_s: 0.5 }).into(),
+            samples: [true, false, false, true].map(|traced| OverheadSample { traced, wall_s: 0.5 }).into(),
         }),
         sampling: SamplingUse {
             rung: SamplingRung::CpuClock,
@@ -105,7 +108,15 @@ fn it_reads_back_equal_and_is_not_void() {
 
 #[test]
 fn every_cross_foot_can_fail_and_voids_it() {
-    let changes: [(Change, &str); 8] = [
+    let changes: [(Change, &str); 10] = [
+        (|record| record.summary.lost[0].wall_ns += 1, "what time was lost to sums to the lanes' idle time"),
+        (
+            |record| {
+                let (worker, operator) = ("worker 1".into(), "matvec".into());
+                record.summary.stragglers.push(Straggler { worker, operator, waited_ns: 1 });
+            },
+            "stragglers sum to what was lost to the slowest worker",
+        ),
         (|record| record.summary.dropped = 1, "slices dropped"),
         (|record| record.sampling.lost = Known::Is(2), "CPU samples lost"),
         (|record| record.summary.lanes[1].occupation.busy_ns += 1, "worker 1: busy + idle = wall"),
@@ -119,7 +130,7 @@ fn every_cross_foot_can_fail_and_voids_it() {
                     overhead.samples.pop();
                 }
             },
-            "overhead: as many requests with tracing as without",
+            "overhead: as many samples with tracing as without",
         ),
     ];
     for (change, check) in changes {

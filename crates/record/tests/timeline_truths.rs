@@ -7,10 +7,10 @@ mod common;
 use common::{HELPER, MAIN, add, request, sort};
 use record::Known;
 use record::timeline::{
-    Awaited, Cause, Fault, LossKind, Lost, OffProcessor, OutlierKind, PlannedCalls, StealReading, TimelineSummary,
+    Awaited, Cause, Fault, LostTo, OffProcessor, OutlierKind, PlannedCalls, StealReading, TimelineSummary,
     from_samples, from_steal, from_switches, summarise,
 };
-use record::trace::{Category, Frame, Lane, LaneKind, Sample, Slice, Trace};
+use record::trace::{Category, Frame, Lane, LaneKind, LossKind, Lost, Meeting, Sample, Slice, SliceRef, Trace};
 
 /// Breaks a rule of a trace.
 type Change = fn(&mut Trace);
@@ -20,7 +20,7 @@ fn planned(calls: u64) -> Known<Vec<PlannedCalls>> {
 }
 
 fn summary(trace: &Trace, lost: &[Lost]) -> TimelineSummary {
-    summarise(trace, lost, &planned(40)).unwrap()
+    summarise(&Trace { lost: lost.to_vec(), ..trace.clone() }, &planned(40)).unwrap()
 }
 
 /// The outliers of the only series.
@@ -96,6 +96,12 @@ fn a_worker_a_fifth_slower_is_named_and_what_the_other_waited_for_is_its_computi
     assert_eq!(waiting.awaited.len(), 1);
     assert_eq!((waiting.awaited[0].what, waiting.awaited[0].wall_ns), (Awaited::Computing, 40 * 80));
     assert_eq!(summary.lanes[1].occupation.lost_to(Cause::Barrier), 0);
+    // All of it is named: for whom, and in what. Both lanes also wait for dispatch and sampling.
+    let lost: Vec<_> = summary.lost.iter().map(|time| (time.to, time.wall_ns)).collect();
+    let wanted = [(LostTo::Sampling, 2 * 20 * 100), (LostTo::SlowestWorker, 40 * 80), (LostTo::Dispatch, 2 * 20 * 50)];
+    assert_eq!(lost, wanted);
+    let [straggler] = &summary.stragglers[..] else { panic!("{:?}", summary.stragglers) };
+    assert_eq!((&straggler.worker[..], &straggler.operator[..], straggler.waited_ns), ("worker 1", "matvec", 40 * 80));
 }
 
 #[test]
@@ -111,6 +117,8 @@ fn a_hog_that_takes_the_processor_is_the_cause_of_the_long_step_and_of_the_other
     let awaited: Vec<_> = summary.lanes[0].awaited.iter().map(|time| (time.what, time.wall_ns)).collect();
     assert_eq!(awaited, [(Awaited::Descheduled, 2700), (Awaited::Computing, 300)]);
     assert_eq!(summary.device.lost_to(Cause::Descheduled), 2700);
+    // The hog took 3,000 ns from worker 1, and 2,700 of worker 0's wait were for that.
+    assert_eq!((summary.lost[0].to, summary.lost[0].wall_ns), (LostTo::Descheduled, 3000 + 2700));
     assert_eq!(outliers(&summary), [(5, Some(OutlierKind::Idle(Cause::Descheduled)), 3000)]);
     assert_eq!(summary.gaps[0].by_cause[0].cause, Cause::Descheduled);
 }
@@ -136,6 +144,8 @@ fn a_worker_that_is_woken_and_gets_no_processor_is_descheduled_from_then_on() {
         ),
         lane(1, HELPER, vec![slice(work, Category::Operator, 0, 300_000)]),
     ];
+    let waits = vec![SliceRef { lane: 0, slice: 1 }];
+    trace.meetings = vec![Meeting { last_lane: 1, arrived_ns: 300_000, waits }];
     let off = |end_ns| [OffProcessor { thread: MAIN, start_ns: 150_000, end_ns, preempted: false }];
     let late = summary(&trace, &from_switches(&trace, &off(890_000), &[]));
     assert_eq!(late.lanes[0].occupation.lost_to(Cause::Descheduled), 590_000);
@@ -223,6 +233,7 @@ fn what_is_missing_makes_the_coverage_incomplete() {
     assert!(summary(&trace, &[]).coverage.reason().unwrap().contains("1 CPU samples were lost"));
     let mut trace = request(5, |_, _, _| 0);
     trace.flows.clear();
+    trace.meetings.clear();
     trace.lanes.truncate(1);
     let nothing = summary(&trace, &[]);
     assert!(nothing.coverage.reason().unwrap().contains("no worker"));
@@ -253,9 +264,13 @@ fn a_trace_that_breaks_a_rule_is_refused_with_its_place() {
     let broken = |change: Change| {
         let mut trace = request(2, |_, worker, _| worker as u64 * 10);
         change(&mut trace);
-        summarise(&trace, &[], &planned(4)).unwrap_err().to_string()
+        summarise(&trace, &planned(4)).unwrap_err().to_string()
     };
-    let cases: [(Change, &str); 9] = [
+    let cases: [(Change, &str); 13] = [
+        (|trace| trace.meetings[0].waits[0].slice = 99, "slice 99 of lane 1, which the trace does not hold"),
+        (|trace| trace.meetings[0].waits[0].slice = 0, "slice 0 of lane 1, which is no barrier"),
+        (|trace| trace.meetings[0].arrived_ns += 1, "does not hold the moment"),
+        (|trace| trace.meetings.push(trace.meetings[0].clone()), "is in another meeting too"),
         (|trace| trace.lanes[1].slices.swap(0, 2), "lane 'worker 0': slice 1 is out of order"),
         (|trace| trace.lanes[1].slices[0].end_ns += 1000, "after the slice around it"),
         (|trace| trace.lanes[1].slices[0].end_ns = 1, "before its start"),

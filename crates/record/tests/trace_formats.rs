@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use record::trace::{Category, Lane, MAX_CHROME_EVENTS, Trace, WriteError};
 use record::trace::{write_chrome, write_firefox, write_folded, write_perfetto, write_speedscope};
 use serde_json::Value;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 type Write = fn(&Trace, &mut Vec<u8>) -> Result<(), WriteError>;
 
@@ -24,6 +24,43 @@ fn expected_slices(trace: &Trace) -> Vec<Row> {
     };
     let mut rows: Vec<Row> =
         trace.lanes.iter().flat_map(|lane| lane.slices.iter().map(move |slice| row(lane, slice))).collect();
+    rows.sort();
+    rows
+}
+
+/// Lost time as slices of a track below the last lane of its thread: what covers each nanosecond, the first kind where several do.
+fn expected_losses(trace: &Trace) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    let threads: BTreeMap<u32, &str> =
+        trace.lanes.iter().filter_map(|lane| Some((lane.kind.thread()?, lane.name.as_str()))).collect();
+    for (thread, lane) in threads {
+        let mut before: Option<Row> = None;
+        let own: Vec<_> = trace.lost.iter().filter(|lost| lost.thread == thread).collect();
+        let times = own.iter().flat_map(|lost| [lost.start_ns, lost.end_ns]).chain([trace.start_ns, trace.end_ns]);
+        let times: BTreeSet<u64> = times.filter(|at| (trace.start_ns..=trace.end_ns).contains(at)).collect();
+        for (&from, &to) in times.iter().zip(times.iter().skip(1)) {
+            let covers = own.iter().filter(|lost| lost.start_ns <= from && to <= lost.end_ns);
+            let Some(why) = covers.map(|lost| lost.why).min() else {
+                rows.extend(before.take());
+                continue;
+            };
+            match &mut before {
+                Some(row) if row.1 == why.name() => row.4 = to,
+                _ => {
+                    let row = (format!("{lane}: lost time"), why.name().to_owned(), "lost".to_owned(), from, to);
+                    rows.extend(before.replace(row));
+                }
+            }
+        }
+        rows.extend(before);
+    }
+    rows
+}
+
+/// What Perfetto and Firefox show.
+fn with_losses(trace: &Trace) -> Vec<Row> {
+    let mut rows = expected_slices(trace);
+    rows.extend(expected_losses(trace));
     rows.sort();
     rows
 }
@@ -233,7 +270,8 @@ proptest! {
     fn every_slice_and_sample_of_a_random_trace_reads_back(trace in traces()) {
         let expected = expected_slices(&trace);
         let perfetto = read_perfetto(&written(&trace, write_perfetto));
-        prop_assert_eq!(&perfetto.slices, &expected);
+        let all = with_losses(&trace);
+        prop_assert_eq!(&perfetto.slices, &all);
         let innermost = |sample: &record::trace::Sample| {
             let frame = trace.samples.frames_of(sample.stack).next_back().unwrap();
             let inlined = if frame.inlined { " [inlined]" } else { "" };
@@ -242,7 +280,7 @@ proptest! {
         };
         prop_assert_eq!(perfetto.samples, trace.samples.samples.iter().map(innermost).collect::<Vec<_>>());
         prop_assert_eq!(&chrome_slices(&trace, &json(&trace, write_chrome)), &expected);
-        let mut markers: Vec<_> = expected.into_iter().map(|(_, name, category, from, to)| (name, category, from, to)).collect();
+        let mut markers: Vec<_> = all.into_iter().map(|(_, name, category, from, to)| (name, category, from, to)).collect();
         markers.sort();
         prop_assert_eq!(firefox_markers(&trace, &json(&trace, write_firefox)), markers);
     }
@@ -253,7 +291,17 @@ fn perfetto_keeps_flows_counters_instants_and_times_of_a_long_uptime() {
     let day_ns = 86_400_000_000_000;
     let trace = moved(everything(), 7, day_ns);
     let found = read_perfetto(&written(&trace, write_perfetto));
-    assert_eq!(found.slices, expected_slices(&trace));
+    assert_eq!(found.slices, with_losses(&trace));
+    let lost: Vec<_> = expected_losses(&trace).into_iter().map(|row| (row.0, row.1, row.4 - row.3)).collect();
+    let row = |lane: &str, why: &str, ns: u64| (format!("{lane}: lost time"), why.to_owned(), 7 * ns);
+    let wanted = [
+        row("worker 0", "page fault", 100),
+        row("worker 1", "page fault", 30),
+        row("worker 1", "descheduled", 30),
+        row("worker 1", "page fault", 120),
+        row("worker 1", "steal", 100),
+    ];
+    assert_eq!(lost, wanted);
     assert_eq!(found.flows.len(), 3);
     assert_eq!(found.flows[1], (("dispatch".into(), day_ns + 7 * 1010), ("matvec".into(), day_ns + 7 * 1060)));
     assert_eq!(found.instants, 1);

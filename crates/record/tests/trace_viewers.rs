@@ -1,13 +1,14 @@
-//! Traces as the tools read them that they are written for: Perfetto's trace processor, Holistic Trace Analysis, speedscope's
-//! schema. They come with `peers/viewers/setup.sh`; without it these tests say so, and fail where CI is true.
+//! Traces as the tools read them that they are written for: Perfetto's trace processor, Holistic Trace Analysis, speedscope,
+//! the Firefox Profiler. They come with `peers/viewers/setup.sh`; without it these tests say so, and fail where CI is true.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
-use common::{everything, moved, request};
-use record::trace::{Lane, Trace, write_chrome, write_perfetto, write_speedscope};
+use common::{HELPER, MAIN, everything, moved, request};
+use record::trace::{Lane, Trace, write_chrome, write_firefox, write_perfetto, write_speedscope};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -69,7 +70,30 @@ fn perfettos_trace_processor_finds_everything_and_complains_of_nothing() {
     assert_eq!(found["problems"], json!([]), "what the import complains about");
     assert_eq!(found["processes"], json!([{"pid": 100, "name": "hour;glass"}]));
     assert_eq!(found["threads"], json!([{"tid": 100, "name": "main"}, {"tid": 101, "name": "worker 1"}]));
-    assert_eq!(slices(&found), expected_slices(&trace));
+    // Beside the lanes' slices, what threads lost: 30 us of the helper's page fault are the other thread's that had its processor.
+    let mut expected = expected_slices(&trace);
+    for (lane, why, start, wall) in [
+        ("worker 0", "page fault", 100, 100),
+        ("worker 1", "page fault", 120, 30),
+        ("worker 1", "descheduled", 150, 30),
+        ("worker 1", "page fault", 180, 120),
+        ("worker 1", "steal", 1100, 100),
+    ] {
+        expected.push(json!([why, "lost", day_ns + 1000 * start, 1000 * wall, format!("{lane}: lost time")]));
+    }
+    expected.sort_by_key(Value::to_string);
+    assert_eq!(slices(&found), expected);
+    // The lanes are the process's, each once.
+    let tracks: Vec<_> = rows(&found, "tracks").iter().map(|row| json!([row["name"], row["parent"]])).collect();
+    let wanted = [
+        json!(["main", null]),
+        json!(["stream 7", null]),
+        json!(["worker 0", null]),
+        json!(["worker 0: lost time", "worker 0"]),
+        json!(["worker 1", null]),
+        json!(["worker 1: lost time", "worker 1"]),
+    ];
+    assert_eq!(tracks, wanted);
     // Nesting is as written: the request, in it a step, in it the dispatch.
     let depth = |name: &str| rows(&found, "slices").iter().find(|row| row["name"] == name).unwrap()["depth"].clone();
     assert_eq!([depth("request"), depth("decode"), depth("dispatch")], [json!(0), json!(1), json!(2)]);
@@ -162,11 +186,94 @@ fn perfetto_also_opens_the_chrome_file() {
     assert_eq!(rows(&found, "flows").len(), trace.flows.len());
 }
 
+/// A trace whose samples weigh differently, and are of two threads.
+fn sampled() -> Trace {
+    let mut trace = moved(everything(), 1000, 5_000_000);
+    for (index, sample) in trace.samples.samples.iter_mut().enumerate() {
+        sample.weight_ns += 1000 * index as u64;
+    }
+    trace
+}
+
 #[test]
-fn speedscopes_schema_fits() {
+fn speedscopes_schema_fits_and_its_importer_finds_every_stack_with_its_time() {
+    let trace = sampled();
     let mut file = Vec::new();
-    write_speedscope(&everything(), &mut file).unwrap();
-    if let Some(text) = read_by("speedscope.py", "trace.speedscope.json", &file) {
-        assert_eq!(text, "");
+    write_speedscope(&trace, &mut file).unwrap();
+    let Some(text) = read_by("speedscope.py", "trace.speedscope.json", &file) else { return };
+    let found: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(found["name"], "hour;glass");
+    let profiles = found["profiles"].as_array().unwrap();
+    assert_eq!(profiles.len(), 2, "the stream has no samples");
+    for (profile, (name, thread)) in profiles.iter().zip([("main", MAIN), ("worker 1", HELPER)]) {
+        assert_eq!((&profile["name"], &profile["unit"]), (&json!(name), &json!("nanoseconds")));
+        let mut stacks: BTreeMap<String, u64> = BTreeMap::new();
+        for sample in trace.samples.samples.iter().filter(|sample| sample.thread == thread) {
+            let names = trace.samples.frames_of(sample.stack).map(|frame| {
+                let inlined = if frame.inlined { " [inlined]" } else { "" };
+                format!("{}{inlined}", trace.names.text(frame.function))
+            });
+            let names: Vec<String> = names.collect();
+            // The tool gives a function its callees' time too.
+            for depth in 1..=names.len() {
+                *stacks.entry(names[..depth].join(";")).or_default() += sample.weight_ns;
+            }
+        }
+        assert_eq!(profile["stacks"], json!(stacks), "{name}");
+    }
+}
+
+#[test]
+fn the_firefox_profiler_finds_threads_functions_and_markers_with_their_times() {
+    let trace = sampled();
+    let mut file = Vec::new();
+    write_firefox(&trace, &mut file).unwrap();
+    let Some(text) = read_by("firefox.py", "profile.json", &file) else { return };
+    let found: Value = serde_json::from_str(&text).unwrap();
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let near = |found: &Value, ns: u64| (found.as_f64().unwrap() - ms(ns)).abs() < 1e-9;
+    assert!(near(&found["range"]["start"], 0) && near(&found["range"]["end"], trace.wall_ns()), "{}", found["range"]);
+    let threads = found["threads"].as_array().unwrap();
+    assert_eq!(threads.len(), 3);
+    for (name, thread) in [("main", Some(MAIN)), ("worker 1", Some(HELPER)), ("stream 7", None)] {
+        let found = threads.iter().find(|thread| thread["name"] == name).unwrap();
+        if let Some(thread) = thread {
+            assert_eq!(found["tid"], thread.to_string());
+        }
+        let mut own: BTreeMap<&str, u64> = BTreeMap::new();
+        for sample in trace.samples.samples.iter().filter(|sample| Some(sample.thread) == thread) {
+            let innermost = trace.samples.frames_of(sample.stack).next_back().unwrap();
+            *own.entry(trace.names.text(innermost.function)).or_default() += sample.weight_ns;
+        }
+        let functions = found["functions"].as_array().unwrap();
+        for (function, ns) in &own {
+            let found = functions.iter().find(|row| row["name"] == *function).unwrap();
+            assert!(near(&found["selfSamples"], *ns), "{name}: {found}, expected {ns}");
+        }
+        let mut markers: Vec<(String, u64, u64)> = Vec::new();
+        for lane in trace.lanes.iter().filter(|lane| lane.kind.thread() == thread) {
+            let marker = |slice: &record::trace::Slice| {
+                (
+                    trace.names.text(slice.name).to_owned(),
+                    slice.start_ns - trace.start_ns,
+                    slice.end_ns - slice.start_ns,
+                )
+            };
+            markers.extend(lane.slices.iter().map(marker));
+        }
+        if let Some(thread) = thread {
+            let lost = trace.lost_by(thread).into_iter();
+            markers.extend(
+                lost.map(|lost| {
+                    (lost.why.name().to_owned(), lost.start_ns - trace.start_ns, lost.end_ns - lost.start_ns)
+                }),
+            );
+        }
+        markers.sort();
+        let ns = |value: &Value| (value.as_f64().unwrap_or(0.0) * 1e6).round() as u64;
+        let row = |row: &Value| (row["name"].as_str().unwrap().to_owned(), ns(&row["start"]), ns(&row["duration"]));
+        let mut seen: Vec<_> = found["markers"]["flatMarkers"].as_array().unwrap().iter().map(row).collect();
+        seen.sort();
+        assert_eq!(seen, markers, "{name}");
     }
 }

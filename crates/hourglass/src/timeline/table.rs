@@ -4,7 +4,8 @@
 use std::fmt::Write;
 
 use record::timeline::{
-    Cause, Gap, LaneTime, Occupation, OperatorRow, OutlierKind, SamplingRung, StepSeries, TimelineSummary,
+    Cause, Gap, LaneTime, LostTo, Occupation, OperatorRow, OutlierKind, OverheadUnit, SamplingRung, StepSeries,
+    Straggler, TimelineSummary,
 };
 use record::{Known, Reading, TimelineRecord};
 
@@ -16,6 +17,8 @@ const COLUMNS: usize = 3;
 /// Operators and outliers that are shown; the record has all.
 const ROWS: usize = 12;
 const OUTLIERS: usize = 5;
+/// Workers that others waited for, and operators of each.
+const BLAMED: usize = 3;
 /// What an operator's name may take.
 const NAME: usize = 38;
 
@@ -24,6 +27,7 @@ pub(crate) fn body(record: &TimelineRecord) -> String {
     let mut text = String::new();
     request(&mut text, record);
     occupation(&mut text, &record.summary);
+    lost(&mut text, &record.summary);
     gaps(&mut text, &record.summary.gaps);
     operators(&mut text, &record.summary);
     for series in &record.summary.steps {
@@ -114,6 +118,49 @@ fn occupation(text: &mut String, summary: &TimelineSummary) {
         *text += &paragraph(&lead, &parts.join(", "), "    ");
     }
     text.push('\n');
+}
+
+/// What idle time comes down to, and who is to blame where it was a worker.
+fn lost(text: &mut String, summary: &TimelineSummary) {
+    let all: u64 = summary.lost.iter().map(|time| time.wall_ns).sum();
+    if all == 0 {
+        return;
+    }
+    let whole = summary.wall_ns.saturating_mul(summary.lanes.len() as u64);
+    let _ = writeln!(
+        text,
+        "What the workers' time was lost to in the end: ms of all workers and share of their time\n\
+         (a wait at a barrier counts for what the last to come did meanwhile)"
+    );
+    for time in &summary.lost {
+        let _ = writeln!(text, "  {:<50}{:>9}{:>8}", time.to.name(), ms(time.wall_ns), share(time.wall_ns, whole));
+        if time.to == LostTo::SlowestWorker {
+            blame(text, &summary.stragglers);
+        }
+    }
+    text.push('\n');
+}
+
+/// The worker that was waited for longest, and in which operators.
+fn blame(text: &mut String, stragglers: &[Straggler]) {
+    let mut workers: Vec<(&str, u64)> = Vec::new();
+    for straggler in stragglers {
+        match workers.iter_mut().find(|(worker, _)| *worker == straggler.worker) {
+            Some((_, waited)) => *waited += straggler.waited_ns,
+            None => workers.push((&straggler.worker, straggler.waited_ns)),
+        }
+    }
+    workers.sort_by_key(|(_, waited)| std::cmp::Reverse(*waited));
+    let all: u64 = workers.iter().map(|(_, waited)| waited).sum();
+    for (worker, waited) in workers.iter().take(BLAMED) {
+        let own = stragglers.iter().filter(|straggler| straggler.worker == *worker);
+        let operators: Vec<String> = own
+            .take(BLAMED)
+            .map(|straggler| format!("{} {} ms", shortened(&straggler.operator, NAME), ms(straggler.waited_ns)))
+            .collect();
+        let lead = format!("    for {worker} ({}): ", share(*waited, all));
+        *text += &paragraph(&lead, &operators.join(", "), "      ");
+    }
 }
 
 fn gaps(text: &mut String, gaps: &[Gap]) {
@@ -243,12 +290,16 @@ fn evidence(text: &mut String, record: &TimelineRecord) {
                     _ => "more than +1,000 %".to_owned(),
                 })
             };
+            let (one, all) = match overhead.of {
+                OverheadUnit::Prefill => ("prefill", "prefills"),
+                OverheadUnit::DecodeStep => ("decode step", "decode steps"),
+            };
             format!(
-                "{} of the traced part (95 % interval {} to {}), from {} requests in alternation",
+                "{} of a {one} (95 % interval {} to {}), from {} {all} with and without it in turn",
                 signed(&overhead.share),
                 signed(&overhead.low),
                 signed(&overhead.high),
-                overhead.samples.len()
+                thousands(overhead.samples.len() as f64)
             )
         }
     };

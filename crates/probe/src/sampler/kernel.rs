@@ -4,7 +4,7 @@
 #![allow(unsafe_code, reason = "system calls, and a ring that the kernel writes")]
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// `struct perf_event_attr` up to its 128-byte version.
@@ -19,6 +19,7 @@ pub(crate) struct Attributes {
     pub(crate) sample_type: u64,
     pub(crate) read_format: u64,
     pub(crate) flags: u64,
+    /// Bytes in the ring at which a waiting reader wakes, with [`flag::WATERMARK`].
     pub(crate) wakeup: u32,
     pub(crate) breakpoint_type: u32,
     pub(crate) config1: u64,
@@ -42,6 +43,7 @@ pub(crate) mod flag {
     pub(crate) const EXCLUDE_KERNEL: u64 = 1 << 5;
     pub(crate) const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
     pub(crate) const FREQUENCY: u64 = 1 << 10;
+    pub(crate) const WATERMARK: u64 = 1 << 14;
     pub(crate) const SAMPLE_ID_ALL: u64 = 1 << 18;
     pub(crate) const USE_CLOCK: u64 = 1 << 25;
     pub(crate) const CONTEXT_SWITCH: u64 = 1 << 26;
@@ -126,6 +128,34 @@ impl Event {
             -1 => Err(io::Error::last_os_error()),
             _ => Ok(()),
         }
+    }
+}
+
+/// Waits for events to have something to read.
+pub(super) struct Waiter(Vec<libc::pollfd>);
+
+impl Waiter {
+    /// For `events`, until the other end of `stop` is closed.
+    pub(super) fn new<'a>(stop: &impl AsFd, events: impl Iterator<Item = &'a Event>) -> Waiter {
+        let watched = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let stop = watched(stop.as_fd().as_raw_fd());
+        Waiter(std::iter::once(stop).chain(events.map(|event| watched(event.0.as_raw_fd()))).collect())
+    }
+
+    /// Returns when a ring is filled to its mark, or with false when it is time to stop.
+    pub(super) fn wait(&mut self) -> bool {
+        // SAFETY: the list is as long as it says; the kernel writes into its entries alone.
+        let ready = unsafe { libc::poll(self.0.as_mut_ptr(), self.0.len() as libc::nfds_t, -1) };
+        if ready < 0 {
+            // A signal; anything else would come back at once for ever.
+            return io::Error::last_os_error().kind() == io::ErrorKind::Interrupted;
+        }
+        let [stop, events @ ..] = &mut self.0[..] else { return false };
+        for event in events.iter_mut().filter(|event| event.revents & (libc::POLLHUP | libc::POLLERR) != 0) {
+            // Its thread has ended: it would be ready for ever. A negative number is passed over.
+            event.fd = -1;
+        }
+        stop.revents == 0
     }
 }
 

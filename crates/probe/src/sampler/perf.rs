@@ -1,16 +1,19 @@
 //! Sampling through perf events: per thread one ring, into which go samples with stacks, context switches and page faults.
 //! Not here: the system calls (`kernel.rs`) and the records' layout (`records.rs`).
 
-use super::kernel::{Attributes, Event, Ring, flag};
+use super::kernel::{Attributes, Event, Ring, Waiter, flag};
 use super::records::{self, Contents, Ids};
 use super::{PERF, Sampled};
 use record::Known;
 use record::timeline::{OffProcessor, SamplingRung};
 use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
 
-/// Data of each ring: what an unprivileged process may lock for two threads with perf's default limit. It is emptied
-/// fifty times a second.
+/// Data of each ring: what an unprivileged process may lock for two threads with perf's default limit.
 const RING_BYTES: usize = 512 << 10;
+/// Filled so far, a ring is emptied: half a second of samples or more, so that the reader seldom takes a processor from anybody.
+const WAKEUP_BYTES: u32 = 128 << 10;
 /// Room per thread for what is taken out of the rings: a minute at 997 Hz with stacks of twenty frames and more.
 const KEPT_BYTES: usize = 16 << 20;
 
@@ -29,12 +32,24 @@ pub(super) struct Threads {
     frequency_hz: u64,
 }
 
+/// The events of all threads, as what switches them.
+pub(super) struct Switch(Vec<Arc<Event>>);
+
+impl Switch {
+    pub(super) fn enable(&self, on: bool) {
+        for event in &self.0 {
+            // An event that does not start has no records: that shows.
+            let _ = event.enable(on);
+        }
+    }
+}
+
 struct Thread {
     number: u32,
     /// Closed before its events are.
     ring: Ring,
-    sampling: Event,
-    faulting: Option<Event>,
+    sampling: Arc<Event>,
+    faulting: Option<Arc<Event>>,
     ids: Ids,
     kept: Vec<u8>,
 }
@@ -60,6 +75,7 @@ impl Threads {
             | flag::EXCLUDE_HYPERVISOR
             | flag::SAMPLE_ID_ALL
             | flag::USE_CLOCK
+            | flag::WATERMARK
             | if kernel { 0 } else { flag::EXCLUDE_KERNEL };
         let sampling = Attributes {
             kind,
@@ -67,6 +83,7 @@ impl Threads {
             period: frequency_hz,
             sample_type: records::SAMPLING,
             flags: shared | flag::FREQUENCY | flag::CONTEXT_SWITCH,
+            wakeup: WAKEUP_BYTES,
             ..Attributes::default()
         };
         let faulting = Attributes {
@@ -75,6 +92,7 @@ impl Threads {
             period: 1,
             sample_type: records::FAULTING,
             flags: shared,
+            wakeup: WAKEUP_BYTES,
             ..Attributes::default()
         };
         let mut opened = Vec::with_capacity(threads.len());
@@ -93,7 +111,7 @@ impl Threads {
                 Ok((fault, id))
             });
             let (faulting, faulting_id) = match fault {
-                Ok((fault, id)) => (Some(fault), Some(id)),
+                Ok((fault, id)) => (Some(Arc::new(fault)), Some(id)),
                 Err(error) => {
                     faults = Err(error.to_string());
                     (None, None)
@@ -103,7 +121,7 @@ impl Threads {
             // Written once now, so that copying out of the ring meets no new page.
             let mut kept = vec![1_u8; KEPT_BYTES];
             kept.clear();
-            opened.push(Thread { number, ring, sampling: event, faulting, ids, kept });
+            opened.push(Thread { number, ring, sampling: Arc::new(event), faulting, ids, kept });
         }
         if opened.is_empty() {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
@@ -115,12 +133,16 @@ impl Threads {
         self.kernel
     }
 
-    pub(super) fn enable(&self, on: bool) {
-        for event in self.threads.iter().flat_map(|thread| [Some(&thread.sampling), thread.faulting.as_ref()]).flatten()
-        {
-            // An event that does not start has no records: that shows.
-            let _ = event.enable(on);
-        }
+    /// Starts and stops all of them.
+    pub(super) fn switch(&self) -> Switch {
+        let events =
+            self.threads.iter().flat_map(|thread| [Some(&thread.sampling), thread.faulting.as_ref()]).flatten();
+        Switch(events.map(Arc::clone).collect())
+    }
+
+    /// Waits until there is much to read, or `stop` is closed.
+    pub(super) fn waiter(&self, stop: &impl AsFd) -> Waiter {
+        Waiter::new(stop, self.threads.iter().map(|thread| &*thread.sampling))
     }
 
     /// Empties the rings.

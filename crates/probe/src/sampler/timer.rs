@@ -73,6 +73,14 @@ impl Timers {
         Ok(started)
     }
 
+    /// Whether anything is sampled from now on.
+    pub(super) fn switch(&self, on: bool) {
+        for &timer in &self.timers {
+            // It was set before with such times: it does not fail.
+            let _ = beat(timer, if on { self.weight_ns } else { 0 });
+        }
+    }
+
     /// The samples, and how many found no room.
     pub(super) fn stop(mut self) -> (Vec<RawSample>, u64) {
         self.silence();
@@ -149,19 +157,26 @@ fn timer(index: usize, thread: u32, period_ns: u64) -> io::Result<libc::timer_t>
     if unsafe { libc::timer_create(clock, &mut event, &mut timer) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    let period = libc::timespec {
-        tv_sec: (period_ns / 1_000_000_000) as libc::time_t,
-        tv_nsec: (period_ns % 1_000_000_000) as libc::c_long,
-    };
-    let rhythm = libc::itimerspec { it_interval: period, it_value: period };
-    // SAFETY: a timer that was just made, and valid times.
-    if unsafe { libc::timer_settime(timer, 0, &rhythm, std::ptr::null_mut()) } != 0 {
-        let error = io::Error::last_os_error();
+    if let Err(error) = beat(timer, period_ns) {
         // SAFETY: made above.
         unsafe { libc::timer_delete(timer) };
         return Err(error);
     }
     Ok(timer)
+}
+
+/// From now on a timer's period; 0 holds it.
+fn beat(timer: libc::timer_t, period_ns: u64) -> io::Result<()> {
+    let period = libc::timespec {
+        tv_sec: (period_ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (period_ns % 1_000_000_000) as libc::c_long,
+    };
+    let rhythm = libc::itimerspec { it_interval: period, it_value: period };
+    // SAFETY: callers pass timers that were made and not deleted; the times are valid.
+    if unsafe { libc::timer_settime(timer, 0, &rhythm, std::ptr::null_mut()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 extern "C" fn on_signal(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {

@@ -2,14 +2,15 @@
 //! Not here: taking them, and what the trace comes to.
 
 use super::counters::Quantities;
-use super::notes::{Notes, Plan, PlannedCall};
+use super::notes::{Notes, Plan};
 use super::request::WALK;
+use super::walked::{Walked, WorkerLanes};
 use crate::monotonic;
 use crate::sampler::{Sampled, Symbols};
 use ops::{Span, Traced};
 use record::trace::{
-    Category, Counter, CounterUnit, Flow, Instant, Lane, LaneKind, Name, Names, Process, Sample, Slice, SliceRef,
-    Trace, Value,
+    Category, Counter, CounterUnit, Flow, Instant, Lane, LaneKind, Names, Process, Sample, Slice, SliceRef, Trace,
+    Value,
 };
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -47,44 +48,37 @@ pub(super) fn trace(parts: Parts<'_>) -> (Trace, Range<usize>) {
     let first = walks.partition_point(|walk| walk.0 < window.0);
     let passes = first..walks.partition_point(|walk| walk.1 <= window.1).max(first);
     let origin_ns = monotonic::at_ns(traced.origin());
-    let mut workers: Vec<(Vec<Vec<Span>>, u64)> = Vec::new();
-    for worker in 0..plan.threads().len() {
-        let (spans, dropped) = traced.spans(worker);
-        workers.push((by_pass(spans), dropped));
-    }
+    let workers: Vec<(Vec<Vec<Span>>, u64)> = (0..plan.threads().len())
+        .map(|worker| {
+            let (spans, dropped) = traced.spans(worker);
+            (by_pass(spans), dropped)
+        })
+        .collect();
     let dispatches: Vec<usize> = {
         let walk = trace.names.intern(WALK.name);
         let main = &trace.lanes[0].slices;
         (0..main.len()).filter(|&slice| main[slice].name == walk && main[slice].category == WALK.category).collect()
     };
-    for (worker, (spans, dropped)) in workers.iter().enumerate() {
-        let mut lane = WorkerLane { names: &mut trace.names, slices: Vec::new(), cursor: window.0 };
-        let mut firsts = Vec::new();
-        for pass in passes.clone() {
-            let Some(own) = spans.get(pass) else { continue };
-            // The step is over when the last worker is.
-            let all = workers.iter().filter_map(|(spans, _)| spans.get(pass)?.last());
-            let over_ns = all.map(|span| origin_ns + span.end_ns).max().unwrap_or(0).min(walks[pass].1);
-            firsts.push((pass - passes.start, lane.slices.len()));
-            lane.pass(own, plan.program(pass), origin_ns, over_ns);
-        }
-        let slices = lane.slices;
-        for (dispatch, slice) in firsts {
-            let (Some(&from), true) = (dispatches.get(dispatch), slice < slices.len()) else { continue };
+    let mut lanes = WorkerLanes::new(&mut trace.names, 1, workers.len(), window.0);
+    for pass in passes.clone() {
+        let spans = workers.iter().map(|(spans, _)| spans.get(pass).map_or(&[][..], Vec::as_slice)).collect();
+        let firsts = lanes.pass(&Walked { program: plan.program(pass), spans, origin_ns, end_ns: walks[pass].1 });
+        let Some(&from) = dispatches.get(pass - passes.start) else { continue };
+        for (worker, slice) in firsts.into_iter().enumerate() {
+            let Some(slice) = slice else { continue };
             let id = trace.flows.len() as u64 + 1;
             let (from, to) = (SliceRef { lane: 0, slice: from }, SliceRef { lane: worker + 1, slice });
             trace.flows.push(Flow { id, from, to });
         }
-        let kind = LaneKind::Worker { worker: worker as u32, thread: plan.threads()[worker] };
-        trace.lanes.push(Lane {
-            kind,
-            name: format!("worker {worker}"),
-            slices,
-            instants: Vec::new(),
-            dropped: *dropped,
-        });
     }
-    instants(&mut trace, allocations);
+    let (slices, meetings) = lanes.finish();
+    trace.meetings = meetings;
+    for ((worker, slices), (_, dropped)) in slices.into_iter().enumerate().zip(&workers) {
+        let kind = LaneKind::Worker { worker: worker as u32, thread: plan.threads()[worker] };
+        let (name, dropped) = (format!("worker {worker}"), *dropped);
+        trace.lanes.push(Lane { kind, name, slices, instants: Vec::new(), dropped });
+    }
+    instants(&mut trace, allocations, sampled);
     trace.counters = counters(notes, sampled, window);
     trace.counters.extend(quantities.counters(window));
     samples(&mut trace, sampled);
@@ -122,54 +116,29 @@ fn by_pass(spans: &[Span]) -> Vec<Vec<Span>> {
     passes
 }
 
-/// Slices of a worker, in order.
-struct WorkerLane<'a> {
-    names: &'a mut Names,
-    slices: Vec<Slice>,
-    /// Where the last slice ended.
-    cursor: u64,
-}
-
-impl WorkerLane<'_> {
-    fn pass(&mut self, spans: &[Span], program: &[PlannedCall], origin_ns: u64, over_ns: u64) {
-        let barrier = self.names.intern("barrier");
-        let (layer, kernel) = (self.names.intern("layer"), self.names.intern("kernel"));
-        for span in spans {
-            let Some(call) = program.get(span.call as usize) else { continue };
-            let [arrive, start, end] = [span.arrive_ns, span.start_ns, span.end_ns].map(|at| origin_ns + at);
-            if call.barrier {
-                self.push(barrier, Category::Barrier, arrive, start, Vec::new());
-            }
-            let mut args = vec![(kernel, Value::Text(self.names.intern(&call.kernel)))];
-            args.extend(call.layer.map(|number| (layer, Value::Integer(number as i64))));
-            let name = self.names.intern(&call.name);
-            // A slice takes at least a nanosecond, or it could not be told from its neighbour's end.
-            let start = start.max(self.cursor);
-            self.push(name, Category::Operator, start, end.max(start + 1), args);
-        }
-        let end = self.names.intern("end of the pass");
-        self.push(end, Category::Barrier, self.cursor, over_ns, Vec::new());
-    }
-
-    fn push(&mut self, name: Name, category: Category, start_ns: u64, end_ns: u64, args: Vec<(Name, Value)>) {
-        let start_ns = start_ns.max(self.cursor);
-        if start_ns < end_ns {
-            self.cursor = end_ns;
-            self.slices.push(Slice { name, category, start_ns, end_ns, args });
-        }
-    }
-}
-
-/// Large allocations, on the lane of their thread.
-fn instants(trace: &mut Trace, allocations: &[ops::memory::Allocation]) {
-    let (name, bytes) = (trace.names.intern("allocation"), trace.names.intern("bytes"));
+/// Large allocations on the first lane of their thread, and pages that were touched for the first time on the last one, which is
+/// the worker's.
+fn instants(trace: &mut Trace, allocations: &[ops::memory::Allocation], sampled: &Sampled) {
+    let [allocation, bytes, fault, address] =
+        ["allocation", "bytes", "page fault", "address"].map(|text| trace.names.intern(text));
+    let integer = |value: u64| Value::Integer(i64::try_from(value).unwrap_or(i64::MAX));
+    let allocated = allocations.iter().map(|made| {
+        let args = vec![(bytes, integer(made.bytes))];
+        (made.thread, Instant { name: allocation, category: Category::Allocation, at_ns: made.at_ns, args })
+    });
+    let faulted = sampled.faults.known().into_iter().flatten().map(|met| {
+        let args = vec![(address, integer(met.address))];
+        (met.thread, Instant { name: fault, category: Category::PageFault, at_ns: met.at_ns, args })
+    });
     let window = trace.start_ns..=trace.end_ns;
-    for allocation in allocations.iter().filter(|allocation| window.contains(&allocation.at_ns)) {
-        if let Some(lane) = trace.lanes.iter_mut().find(|lane| lane.kind.thread() == Some(allocation.thread)) {
-            let args = vec![(bytes, Value::Integer(i64::try_from(allocation.bytes).unwrap_or(i64::MAX)))];
-            lane.instants.push(Instant { name, category: Category::Allocation, at_ns: allocation.at_ns, args });
+    for (thread, instant) in allocated.chain(faulted).filter(|(_, instant)| window.contains(&instant.at_ns)) {
+        let mut own = trace.lanes.iter_mut().filter(|lane| lane.kind.thread() == Some(thread));
+        let lane = if instant.category == Category::Allocation { own.next() } else { own.next_back() };
+        if let Some(lane) = lane {
+            lane.instants.push(instant);
         }
     }
+    trace.lanes.iter_mut().for_each(|lane| lane.instants.sort_by_key(|instant| instant.at_ns));
 }
 
 /// What the request itself knows: keys and values, tokens per second, page faults.

@@ -22,6 +22,7 @@ const TICK_NS: u64 = 10_000_000;
 /// A thread that reads.
 pub(super) struct Counters {
     stop: Arc<AtomicBool>,
+    paused: Arc<AtomicBool>,
     reader: JoinHandle<Vec<Reading>>,
 }
 
@@ -42,6 +43,8 @@ impl Counters {
     pub(super) fn start() -> std::io::Result<Counters> {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&stop);
+        let paused = Arc::new(AtomicBool::new(false));
+        let rests = Arc::clone(&paused);
         let mut readings = vec![Reading { at_ns: 1, ..Reading::default() }; ROOM];
         readings.clear();
         let mut text = vec![0_u8; TEXT_BYTES];
@@ -54,12 +57,14 @@ impl Counters {
                     // A cut line at the end of a long file is not looked at.
                     parse(std::str::from_utf8(&text[..length]).ok()?)
                 };
-                readings.push(Reading {
-                    at_ns: now_ns(),
-                    resident_bytes: read(&memory, resident_bytes),
-                    waited_us: read(&pressure, waited_us),
-                    stolen: read(&processors, stolen_ticks),
-                });
+                if !rests.load(Relaxed) {
+                    readings.push(Reading {
+                        at_ns: now_ns(),
+                        resident_bytes: read(&memory, resident_bytes),
+                        waited_us: read(&pressure, waited_us),
+                        stolen: read(&processors, stolen_ticks),
+                    });
+                }
                 if seen.load(Relaxed) {
                     break;
                 }
@@ -68,7 +73,12 @@ impl Counters {
             readings
         };
         let reader = std::thread::Builder::new().name("counters".to_owned()).spawn(body)?;
-        Ok(Counters { stop, reader })
+        Ok(Counters { stop, paused, reader })
+    }
+
+    /// Whether anything is read from now on.
+    pub(super) fn switch(&self, on: bool) {
+        self.paused.store(!on, Relaxed);
     }
 
     /// Counters over time, and what was stolen between two readings if all was stolen from one processor.

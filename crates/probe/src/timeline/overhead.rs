@@ -1,41 +1,36 @@
-//! What tracing costs: the same request without and with it, in alternation.
-//! Not here: running it.
+//! What tracing costs: single decode steps (or prefills) without and with it, in an order that drifts do not tell apart.
+//! Not here: running them.
 
-use crate::error::Error;
 use record::statistics::CONFIDENCE;
 use record::statistics::paired::{Pair, compare};
-use record::timeline::{OverheadSample, TracingOverhead};
+use record::timeline::{OverheadSample, OverheadUnit, TracingOverhead};
 use record::{Known, Reading, Unit};
 
-const HOW: &str = "leave out `--overhead-rounds 0`";
+/// Samples that are compared as one pair: the four without tracing against the four with it.
+pub(super) const BLOCK: usize = 8;
 
 /// In its place where it was not measured.
 pub(super) fn not_measured() -> Known<TracingOverhead> {
-    Known::unavailable("not measured", HOW)
+    Known::unavailable("not measured", "leave out `--overhead-rounds 0`")
 }
 
-/// `clocked(traced, done)` runs one request and gives its seconds. A round is four of them: without, with, with, without, so
-/// that a drift weighs on both sides alike.
-pub(super) fn measure(
-    rounds: usize,
-    mut clocked: impl FnMut(bool, usize) -> Result<f64, Error>,
-) -> Result<Known<TracingOverhead>, Error> {
-    let (mut samples, mut pairs) = (Vec::new(), Vec::new());
-    for _ in 0..rounds {
-        for plain_first in [true, false] {
-            let mut seconds = [0.0; 2];
-            for traced in if plain_first { [false, true] } else { [true, false] } {
-                let request_s = clocked(traced, samples.len())?;
-                samples.push(OverheadSample { traced, request_s });
-                seconds[usize::from(traced)] = request_s;
-            }
-            pairs.push(Pair { control: seconds[0], arm: seconds[1], control_first: plain_first });
-        }
-    }
+/// Whether sample number `sample` is taken with tracing: the Thue-Morse sequence (odd numbers of binary ones). In every block of
+/// eight, a cost that changes steadily, or like a square, weighs on both sides alike; every second block is the other way around.
+pub(super) fn traced(sample: usize) -> bool {
+    !sample.count_ones().is_multiple_of(2)
+}
+
+/// From samples in the order of [`traced`], which is what their flags say too; whole blocks count.
+pub(super) fn estimate(of: OverheadUnit, samples: Vec<OverheadSample>) -> Known<TracingOverhead> {
+    let pair = |block: &[OverheadSample]| {
+        let sum = |traced| block.iter().filter(|sample| sample.traced == traced).map(|sample| sample.wall_s).sum();
+        Pair { control: sum(false), arm: sum(true), control_first: !block[0].traced }
+    };
+    let pairs: Vec<Pair> = samples.chunks_exact(BLOCK).map(pair).collect();
     if pairs.is_empty() {
-        return Ok(not_measured());
+        return not_measured();
     }
-    Ok(match compare(&pairs) {
+    match compare(&pairs) {
         Ok(comparison) => {
             let n = pairs.len() as u64;
             let share = |ratio: f64| Reading::measured(ratio - 1.0, Unit::Share, n);
@@ -46,10 +41,10 @@ pub(super) fn measure(
                 }
             };
             let confidence = Reading::measured(CONFIDENCE, Unit::Share, n);
-            Known::Is(TracingOverhead { share: share(comparison.ratio), low, high, confidence, samples })
+            Known::Is(TracingOverhead { of, share: share(comparison.ratio), low, high, confidence, samples })
         }
         Err(error) => Known::unavailable(error.to_string(), "trace a longer request"),
-    })
+    }
 }
 
 #[cfg(test)]
@@ -58,23 +53,40 @@ mod tests {
 
     use super::*;
 
-    /// 5 % slower with tracing, and a drift of 1 % per request that the alternation takes out.
+    /// 5 % slower with tracing, on a drift of 1 % per sample, and one sample in a hundred that something else held up.
     #[test]
-    fn a_known_cost_is_found_through_a_drift() {
-        let overhead = measure(2, |traced, done| {
-            let drift = 1.0 + 0.01 * done as f64;
-            Ok(if traced { 1.05 * drift } else { drift })
-        });
-        let overhead = overhead.unwrap();
+    fn a_known_cost_is_found_through_a_drift_and_disturbances() {
+        let sample = |n: usize| {
+            let (drift, held_up) = (1.0 + 0.01 * n as f64, if n % 100 == 37 { 3.0 } else { 0.0 });
+            OverheadSample { traced: traced(n), wall_s: if traced(n) { 1.05 * drift } else { drift } + held_up }
+        };
+        let samples: Vec<_> = (0..40 * BLOCK).map(sample).collect();
+        let overhead = estimate(OverheadUnit::DecodeStep, samples);
         let overhead = overhead.known().unwrap();
-        assert!((overhead.share.value().unwrap() - 0.05).abs() < 1e-3, "{overhead:?}");
-        assert!(overhead.low.value().unwrap() <= 0.05 && overhead.high.value().unwrap() >= 0.05, "{overhead:?}");
-        let order: Vec<bool> = overhead.samples.iter().map(|sample| sample.traced).collect();
-        assert_eq!(order, [false, true, true, false, false, true, true, false]);
+        let [share, low, high] =
+            [&overhead.share, &overhead.low, &overhead.high].map(|reading| reading.value().unwrap());
+        assert!((share - 0.05).abs() < 2e-3 && low <= 0.05 && high >= 0.05 && high - low < 0.01, "{overhead:?}");
+    }
+
+    /// Sums over the numbers with and without tracing agree up to the second power: what cancels out.
+    #[test]
+    fn every_block_balances_steady_and_square_drifts_and_turns_around() {
+        for block in 0..64 {
+            let numbers = block * BLOCK..(block + 1) * BLOCK;
+            for power in [0, 1, 2] {
+                let sum = |with| -> usize {
+                    numbers.clone().filter(|&n| traced(n) == with).map(|n| (n - block * BLOCK).pow(power)).sum()
+                };
+                assert_eq!(sum(true), sum(false), "block {block}, power {power}");
+            }
+        }
+        assert_eq!([0, 8, 16, 24].map(traced), [false, true, true, false], "either side begins");
     }
 
     #[test]
-    fn no_round_is_no_cost_of_zero() {
-        assert!(measure(0, |_, _| Ok(1.0)).unwrap().known().is_none());
+    fn no_whole_block_is_no_cost_of_zero() {
+        assert!(estimate(OverheadUnit::Prefill, Vec::new()).known().is_none());
+        let one = OverheadSample { traced: false, wall_s: 1.0 };
+        assert!(estimate(OverheadUnit::Prefill, vec![one]).known().is_none());
     }
 }

@@ -2,7 +2,7 @@
 //! Not here: what is done with the notes (`notes.rs`), and anything inside a pass, which observers see.
 
 use super::TimelineRequest;
-use super::notes::{Notebook, What};
+use super::notes::{Notebook, Notes, Silent, What};
 use crate::error::Error;
 use crate::monotonic::{now_ns, thread_cpu_ns};
 use model::{Cache, Engine, Keep, Logits};
@@ -120,6 +120,50 @@ pub(super) fn run<O: Observer, N: Notebook>(
     let end = Mark::now();
     notes.span(REQUEST, start.wall_ns, end.wall_ns);
     Ok(Run { start, prefill: (prefill, prefilled), decoded, end, tokens, kv_bytes })
+}
+
+/// Units of one request in turn, with and without tracing: its prefill, or its decode steps behind a prefill without it.
+/// `next(nanoseconds of the unit before)` says whether the next one is traced, and `None` to end.
+///
+/// # Errors
+/// A step that fails, or an interruption.
+pub(super) fn alternate<P: Observer, T: Observer>(
+    engine: &mut Engine,
+    request: &TimelineRequest<'_>,
+    main: &mut MainThread<'_>,
+    (plain, traced): (&P, &T),
+    notes: &mut Notes,
+    next: &mut dyn FnMut(Option<u64>) -> Option<bool>,
+) -> Result<(), Error> {
+    let mut cache = engine.new_cache(request.prompt.len() + request.output_tokens);
+    let keep = match request.logits {
+        LogitsMode::Last => Keep::Last,
+        LogitsMode::All => Keep::All,
+    };
+    let mut unit = |fed: (&[u32], Keep), what, with: bool| {
+        let start = now_ns();
+        let token = match with {
+            true => token(engine, &mut cache, fed, what, main, traced, notes)?,
+            false => token(engine, &mut cache, fed, what, main, plain, &mut Silent)?,
+        };
+        Ok::<_, Error>((token, now_ns() - start))
+    };
+    if request.phase == Phase::Prefill {
+        if let Some(with) = next(None) {
+            let (_, wall_ns) = unit((request.prompt, keep), PREFILL_STEP, with)?;
+            next(Some(wall_ns));
+        }
+        return Ok(());
+    }
+    let (mut last, _) = unit((request.prompt, keep), PREFILL_STEP, false)?;
+    let mut wall_ns = None;
+    for _ in 1..request.output_tokens {
+        let Some(with) = next(wall_ns) else { return Ok(()) };
+        let (token, took_ns) = unit((&[last], Keep::Last), DECODE_STEP, with)?;
+        (last, wall_ns) = (token, Some(took_ns));
+    }
+    next(wall_ns);
+    Ok(())
 }
 
 /// All passes over `fed`, and the token that follows.

@@ -1,6 +1,7 @@
 //! Why a device lane was idle, as records name it.
 //! How a moment is given its cause is in `partition.rs`.
 
+use crate::trace::LossKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +58,17 @@ impl Cause {
     }
 }
 
+impl LossKind {
+    /// As a cause of idle time.
+    pub const fn cause(self) -> Cause {
+        match self {
+            LossKind::Steal => Cause::Steal,
+            LossKind::Descheduled => Cause::Descheduled,
+            LossKind::PageFault => Cause::PageFault,
+        }
+    }
+}
+
 /// Time lost to one cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -90,7 +102,7 @@ pub enum Awaited {
     Elsewhere,
     /// It had arrived: the time until this worker noticed.
     Release,
-    /// No other worker's slice ended during the wait.
+    /// Who came last was not recorded.
     Unknown,
 }
 

@@ -1,38 +1,8 @@
 //! Evidence that a thread had no processor, or waited for a page, although it wanted to run: made of what the kernel tells.
 //! Not here: reading the kernel's events, and what the evidence comes to in a lane.
 
-use super::Cause;
-use super::awaited::operator_ends;
-use crate::trace::{Category, CpuSamples, Lane, Names, SliceRef, Trace};
+use crate::trace::{Category, CpuSamples, Lane, LossKind, Lost, Names, SliceRef, Trace};
 use std::collections::HashMap;
-
-/// A thread lost this stretch of time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lost {
-    pub thread: u32,
-    pub start_ns: u64,
-    pub end_ns: u64,
-    pub why: LossKind,
-}
-
-/// What a thread lost time to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum LossKind {
-    Steal,
-    Descheduled,
-    PageFault,
-}
-
-impl LossKind {
-    /// As a cause of idle time.
-    pub const fn cause(self) -> Cause {
-        match self {
-            LossKind::Steal => Cause::Steal,
-            LossKind::Descheduled => Cause::Descheduled,
-            LossKind::PageFault => Cause::PageFault,
-        }
-    }
-}
 
 /// A thread was off its processor, as context switches tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +39,7 @@ const FAULT_HANDLERS: [&str; 6] =
 ///
 /// A preempted stretch is time descheduled. One that the thread gave up itself counts inside an operator, which makes no
 /// system call: then it waited for a page if it met a fault in that operator before, and was descheduled otherwise. Given up at a
-/// barrier, it was waiting until the last of the others had done its operator, which is no loss of its own; what it then still had
+/// barrier, it was waiting until the last worker came, which is no loss of its own; what it then still had
 /// to wait for is a processor, if that took longer than waking up does. So it is from a dispatch to the slice that the dispatch's
 /// flow leads to. Given up elsewhere it is no loss.
 pub fn from_switches(trace: &Trace, off: &[OffProcessor], faults: &[Fault]) -> Vec<Lost> {
@@ -113,24 +83,15 @@ pub fn from_switches(trace: &Trace, off: &[OffProcessor], faults: &[Fault]) -> V
 /// A thread that is woken has its processor by then, unless another one has it.
 const WAKING_NS: u64 = 100_000;
 
-/// When each thread could have gone on, and when it did: from the moment at which the last of the other lanes had done its operator
-/// to the end of a barrier slice, and from a dispatch to its first slice. Disjoint and in order.
+/// When each thread could have gone on, and when it did: from the moment at which the last worker came to a barrier to the end of
+/// its own wait there, and from a dispatch to its first slice. Disjoint and in order.
 fn releases(trace: &Trace) -> HashMap<u32, Vec<(u64, u64)>> {
-    let lanes: Vec<&Lane> = trace.lanes.iter().filter(|lane| lane.kind.is_device()).collect();
-    let ends: Vec<Vec<u64>> = lanes.iter().map(|lane| operator_ends(lane)).collect();
     let mut found: HashMap<u32, Vec<(u64, u64)>> = HashMap::new();
-    for (index, lane) in lanes.iter().enumerate() {
-        let Some(thread) = lane.kind.thread() else { continue };
-        let list = found.entry(thread).or_default();
-        for wait in lane.slices.iter().filter(|slice| slice.category == Category::Barrier) {
-            let before = |other: usize| {
-                let upto = ends[other].partition_point(|&end| end <= wait.end_ns);
-                ends[other][..upto].last().copied()
-            };
-            let last = (0..lanes.len()).filter(|&other| other != index).filter_map(before).max();
-            if let Some(last) = last {
-                list.push((last.max(wait.start_ns), wait.end_ns));
-            }
+    for meeting in &trace.meetings {
+        for wait in &meeting.waits {
+            let Some(thread) = trace.lanes[wait.lane].kind.thread() else { continue };
+            let slice = &trace.lanes[wait.lane].slices[wait.slice];
+            found.entry(thread).or_default().push((meeting.arrived_ns.max(slice.start_ns), slice.end_ns));
         }
     }
     let slice = |at: SliceRef| trace.lanes.get(at.lane)?.slices.get(at.slice);

@@ -2,9 +2,8 @@
 //! Not here: sums over it.
 
 use super::Cause;
-use super::evidence::{LossKind, Lost};
-use super::segments::{Cursor, Segment, append, boundaries, smallest};
-use crate::trace::{Category, Lane, Name, Trace};
+use super::segments::{Cursor, Segment, append, boundaries};
+use crate::trace::{Category, Lane, LossKind, Lost, Name, Trace};
 
 /// What a lane did at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,18 +32,18 @@ pub(super) struct Partition {
 ///    it, or the lane's own thread while it is dispatched to, else what the main thread does;
 /// 4. lost time of the lane's own thread, then of the main thread;
 /// 5. unexplained.
-pub(super) fn partition(trace: &Trace, lost: &[Lost]) -> Partition {
+pub(super) fn partition(trace: &Trace) -> Partition {
     let window = (trace.start_ns, trace.end_ns);
+    let of_thread = |thread| segments(&trace.lost_by(thread));
     let lanes: Vec<usize> = trace.device_lanes().collect();
     let main = trace.main_lane().map(|index| &trace.lanes[index]);
     let main_work = main.map_or(Vec::new(), |lane| innermost(lane, window, main_cause));
-    let main_lost =
-        main.and_then(|lane| lane.kind.thread()).map_or(Vec::new(), |thread| of_thread(lost, thread, window));
+    let main_lost = main.and_then(|lane| lane.kind.thread()).map_or(Vec::new(), of_thread);
     let states: Vec<_> = lanes
         .iter()
         .map(|&index| {
             let lane = &trace.lanes[index];
-            let own_lost = lane.kind.thread().map_or(Vec::new(), |thread| of_thread(lost, thread, window));
+            let own_lost = lane.kind.thread().map_or(Vec::new(), of_thread);
             lane_states(lane, window, &own_lost, &main_work, &main_lost)
         })
         .collect();
@@ -105,10 +104,8 @@ fn main_cause(slice: &crate::trace::Slice) -> Option<Cause> {
     }
 }
 
-fn of_thread(lost: &[Lost], thread: u32, window: (u64, u64)) -> Vec<Segment<LossKind>> {
-    let own: Vec<_> =
-        lost.iter().filter(|lost| lost.thread == thread).map(|lost| (lost.start_ns, lost.end_ns, lost.why)).collect();
-    smallest(&own, window)
+fn segments(lost: &[Lost]) -> Vec<Segment<LossKind>> {
+    lost.iter().map(|lost| Segment { start_ns: lost.start_ns, end_ns: lost.end_ns, value: lost.why }).collect()
 }
 
 /// At each moment the innermost slice that `kind` gives a value to; moments without one are left out.

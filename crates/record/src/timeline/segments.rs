@@ -3,10 +3,10 @@
 
 /// A stretch from `start_ns` to `end_ns` (exclusive); never empty inside a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Segment<T> {
-    pub(super) start_ns: u64,
-    pub(super) end_ns: u64,
-    pub(super) value: T,
+pub(crate) struct Segment<T> {
+    pub(crate) start_ns: u64,
+    pub(crate) end_ns: u64,
+    pub(crate) value: T,
 }
 
 impl<T> Segment<T> {
@@ -27,7 +27,7 @@ pub(super) fn append<T: PartialEq>(list: &mut Vec<Segment<T>>, start_ns: u64, en
 }
 
 /// The value at each moment where stretches may overlap: the smallest that covers it. Stretches are clipped to the window.
-pub(super) fn smallest<T: Copy + Ord>(stretches: &[(u64, u64, T)], window: (u64, u64)) -> Vec<Segment<T>> {
+pub(crate) fn smallest<T: Copy + Ord>(stretches: &[(u64, u64, T)], window: (u64, u64)) -> Vec<Segment<T>> {
     let mut events: Vec<(u64, bool, T)> = Vec::with_capacity(2 * stretches.len());
     for &(start, end, value) in stretches {
         let (start, end) = (start.max(window.0), end.min(window.1));

@@ -1,8 +1,8 @@
 //! The summary of a trace: the computations of this folder put together.
 //! Not here: the record around it, which needs what a trace does not know.
 
-use super::awaited::{awaited, operator_ends};
-use super::evidence::Lost;
+use super::awaited::{awaited, meetings, waits};
+use super::lost_to::lost_to;
 use super::operators::PlannedCalls;
 use super::partition::{Partition, State, partition};
 use super::segments::Segment;
@@ -12,18 +12,16 @@ use crate::known::Known;
 use crate::quantity::{Reading, Unit};
 use crate::trace::{Category, Trace, TraceError, verify};
 
-/// What `trace` comes to, given what is known of lost time and of the calls that the program plans.
+/// What `trace` comes to, given what is known of the calls that the program plans.
 ///
 /// # Errors
 /// A trace that breaks its own rules.
-pub fn summarise(
-    trace: &Trace,
-    lost: &[Lost],
-    planned: &Known<Vec<PlannedCalls>>,
-) -> Result<TimelineSummary, TraceError> {
+pub fn summarise(trace: &Trace, planned: &Known<Vec<PlannedCalls>>) -> Result<TimelineSummary, TraceError> {
     verify(trace)?;
-    let partition = partition(trace, lost);
-    let ends: Vec<Vec<u64>> = partition.lanes.iter().map(|&lane| operator_ends(&trace.lanes[lane])).collect();
+    let partition = partition(trace);
+    let met = meetings(trace);
+    let waits: Vec<_> = (0..partition.lanes.len()).map(|position| waits(trace, &partition, &met, position)).collect();
+    let (lost, stragglers) = lost_to(trace, &partition, &waits);
     let lanes = (0..partition.lanes.len())
         .map(|position| {
             let lane = &trace.lanes[partition.lanes[position]];
@@ -31,7 +29,7 @@ pub fn summarise(
                 name: lane.name.clone(),
                 kind: lane.kind.name().to_owned(),
                 occupation: occupation(&partition.states[position], trace.wall_ns()),
-                awaited: awaited(trace, &partition, &ends, position),
+                awaited: awaited(&waits[position]),
                 dropped: lane.dropped,
             }
         })
@@ -43,6 +41,8 @@ pub fn summarise(
         phases: phases(trace),
         device: occupation(&partition.device, trace.wall_ns()),
         lanes,
+        lost,
+        stragglers,
         gaps: gaps::longest(trace, &partition.device),
         operators: operators::rows(trace, &partition, planned),
         steps: steps::series(trace, &partition),

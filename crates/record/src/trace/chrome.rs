@@ -62,7 +62,9 @@ fn kineto(category: Category) -> &'static str {
         Category::Barrier => "barrier",
         Category::Dispatch => "cuda_runtime",
         Category::Request | Category::Phase | Category::Step => "user_annotation",
-        Category::Sampling | Category::Tokenising | Category::Setup | Category::Allocation => "cpu_op",
+        Category::Sampling | Category::Tokenising | Category::Setup | Category::Allocation | Category::PageFault => {
+            "cpu_op"
+        }
     }
 }
 

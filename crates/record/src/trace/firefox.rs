@@ -2,7 +2,7 @@
 //! frames, and slices as markers. Written here because the crate for it stores neither lines nor inlining. Not here: counters.
 
 use crate::trace::json::{Text, column, millis, or_null};
-use crate::trace::{Frame, Lane, LaneKind, Sample, Slice, Trace, WriteError, verify};
+use crate::trace::{Frame, Lane, LaneKind, LossKind, Lost, Sample, Slice, Trace, WriteError, verify};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
@@ -21,6 +21,8 @@ pub fn write_firefox(trace: &Trace, out: &mut impl Write) -> Result<(), WriteErr
         "{{\"meta\":{{\"version\":24,\"preprocessedProfileVersion\":{VERSION},\"interval\":{},",
         millis(interval_ns)
     )?;
+    // Without these two the window would begin at the first sample, and markers before it would not be shown.
+    write!(out, "\"profilingStartTime\":0,\"profilingEndTime\":{},", millis(trace.wall_ns()))?;
     write!(out, "\"startTime\":0,\"product\":{},\"processType\":0,\"debug\":false,", Text(&trace.process.name))?;
     out.write_all(
         concat!(
@@ -48,6 +50,7 @@ struct Thread<'a> {
     name: String,
     lanes: Vec<&'a Lane>,
     samples: Vec<&'a Sample>,
+    lost: Vec<Lost>,
 }
 
 fn threads(trace: &Trace) -> Vec<Thread<'_>> {
@@ -59,6 +62,7 @@ fn threads(trace: &Trace) -> Vec<Thread<'_>> {
             name,
             lanes: trace.lanes.iter().filter(|lane| lane.kind.thread() == Some(number)).collect(),
             samples: trace.samples.samples.iter().filter(|sample| sample.thread == number).collect(),
+            lost: trace.lost_by(number),
         })
         .collect();
     // A stream has no thread: its number is one that no thread has.
@@ -69,6 +73,7 @@ fn threads(trace: &Trace) -> Vec<Thread<'_>> {
         name: lane.name.clone(),
         lanes: vec![lane],
         samples: Vec::new(),
+        lost: Vec::new(),
     }));
     threads
 }
@@ -110,7 +115,8 @@ impl Thread<'_> {
         )?;
         write!(out, "\"pausedRanges\":[],\"pid\":\"{}\",\"tid\":\"{}\",", trace.process.id, self.number)?;
         write!(out, "\"showMarkersInTimeline\":true,")?;
-        column(out, "stringArray", trace.names.texts().iter().map(|text| Text(text)))?;
+        let texts = trace.names.texts().iter().map(String::as_str).chain(LossKind::ALL.map(LossKind::name));
+        column(out, "stringArray", texts.map(Text))?;
         out.write_all(b",")?;
         self.frames(trace, out)?;
         self.samples(trace, out)?;
@@ -192,24 +198,44 @@ impl Thread<'_> {
         out.write_all(b"},")
     }
 
+    /// The lanes' slices, then what the thread lost.
     fn markers(&self, trace: &Trace, out: &mut impl Write) -> io::Result<()> {
-        let count: usize = self.lanes.iter().map(|lane| lane.slices.len()).sum();
-        let all = || self.lanes.iter().flat_map(|lane| &lane.slices);
-        let at = |at_ns: u64| millis(at_ns - trace.start_ns);
+        struct Marker<'a> {
+            name: usize,
+            start_ns: u64,
+            end_ns: u64,
+            category: &'a str,
+        }
+        let (start_ns, names) = (trace.start_ns, trace.names.texts().len());
+        let slice = |slice: &Slice| Marker {
+            name: slice.name.index(),
+            start_ns: slice.start_ns - start_ns,
+            end_ns: slice.end_ns - start_ns,
+            category: slice.category.name(),
+        };
+        let lost = |lost: &Lost| Marker {
+            name: names + lost.why as usize,
+            start_ns: lost.start_ns - start_ns,
+            end_ns: lost.end_ns - start_ns,
+            category: "lost",
+        };
+        let markers: Vec<Marker<'_>> =
+            self.lanes.iter().flat_map(|lane| &lane.slices).map(slice).chain(self.lost.iter().map(lost)).collect();
+        let count = markers.len();
         write!(out, "\"markers\":{{\"length\":{count},")?;
-        column(out, "name", all().map(|slice| slice.name.index()))?;
+        column(out, "name", markers.iter().map(|marker| marker.name))?;
         out.write_all(b",")?;
-        column(out, "startTime", all().map(|slice| at(slice.start_ns)))?;
+        column(out, "startTime", markers.iter().map(|marker| millis(marker.start_ns)))?;
         out.write_all(b",")?;
-        column(out, "endTime", all().map(|slice| at(slice.end_ns)))?;
+        column(out, "endTime", markers.iter().map(|marker| millis(marker.end_ns)))?;
         out.write_all(b",")?;
         // 1: an interval.
         column(out, "phase", std::iter::repeat_n(1, count))?;
         out.write_all(b",")?;
         column(out, "category", std::iter::repeat_n(0, count))?;
         out.write_all(b",")?;
-        let data = |slice: &Slice| format!("{{\"type\":\"slice\",\"category\":\"{}\"}}", slice.category.name());
-        column(out, "data", all().map(data))?;
+        let data = |marker: &Marker<'_>| format!("{{\"type\":\"slice\",\"category\":\"{}\"}}", marker.category);
+        column(out, "data", markers.iter().map(data))?;
         out.write_all(b"},")
     }
 }

@@ -2,7 +2,7 @@
 //! processor. Packet by packet, so that no more than one is held. Not here: the encoding (`protobuf.rs`).
 
 use crate::trace::protobuf::{Message, header};
-use crate::trace::{CounterUnit, LaneKind, Name, SliceRef, Trace, TraceError, Value, verify};
+use crate::trace::{CounterUnit, LossKind, Lost, Name, SliceRef, Trace, TraceError, Value, verify};
 use std::collections::HashMap;
 use std::io::{self, Write};
 
@@ -11,6 +11,7 @@ mod field {
     pub(super) const TRACE_PACKET: u32 = 1;
 
     pub(super) mod packet {
+        pub(in super::super) const PROCESS_TREE: u32 = 2;
         pub(in super::super) const CLOCK_SNAPSHOT: u32 = 6;
         pub(in super::super) const TIMESTAMP: u32 = 8;
         pub(in super::super) const SEQUENCE: u32 = 10;
@@ -27,9 +28,10 @@ mod field {
         pub(in super::super) const UUID: u32 = 1;
         pub(in super::super) const NAME: u32 = 2;
         pub(in super::super) const PROCESS: u32 = 3;
-        pub(in super::super) const THREAD: u32 = 4;
         pub(in super::super) const PARENT: u32 = 5;
         pub(in super::super) const COUNTER: u32 = 8;
+        pub(in super::super) const CHILD_ORDERING: u32 = 11;
+        pub(in super::super) const RANK: u32 = 12;
         pub(in super::super) const DESCRIPTION: u32 = 14;
     }
 
@@ -89,8 +91,8 @@ pub enum WriteError {
 
 /// Writes the whole trace.
 ///
-/// Each lane is a thread track; one whose thread already has a track (worker 0 beside the main thread) is a track below it, and
-/// a stream is one below the process. Flame graphs of the samples count each as 1; their weights are in the counter `cpu time`.
+/// Each lane is a track below the process, in the trace's order; below it is a track of the time that its thread lost, if it lost
+/// any (of two lanes of one thread, below the last). Threads of the operating system have the CPU samples. Flame graphs of the samples count each as 1; their weights are in the counter `cpu time`.
 ///
 /// # Errors
 /// A trace that breaks its rules, before anything is written; what `out` reports, which is given many small pieces: let it buffer.
@@ -108,6 +110,7 @@ pub fn write_perfetto(trace: &Trace, out: &mut impl Write) -> Result<(), WriteEr
     }
     for lane in 0..trace.lanes.len() {
         writer.lane(lane, &starts, &ends)?;
+        writer.lost(lane)?;
     }
     writer.counters()?;
     writer.samples()?;
@@ -129,6 +132,9 @@ fn iid(index: usize) -> u64 {
 fn lane_track(lane: usize) -> u64 {
     PROCESS_TRACK + 1 + lane as u64
 }
+
+/// Name of the category that lost time is in.
+const LOST: &str = "lost";
 
 impl<W: Write> Writer<'_, W> {
     fn send(&mut self, fill: impl FnOnce(&mut Message)) -> Result<(), WriteError> {
@@ -176,40 +182,53 @@ impl<W: Write> Writer<'_, W> {
                 descriptor.uint(track::UUID, PROCESS_TRACK).message(track::PROCESS, |fields| {
                     fields.uint(1, process).text(6, &trace.process.name);
                 });
+                // 3: by rank.
+                descriptor.uint(track::CHILD_ORDERING, 3);
             });
         })?;
         for (index, lane) in trace.lanes.iter().enumerate() {
-            let earlier = |thread| trace.lanes[..index].iter().position(|other| other.kind.thread() == Some(thread));
             self.send(|packet| {
                 packet.message(field::packet::TRACK, |descriptor| {
-                    descriptor.uint(track::UUID, lane_track(index));
-                    match lane.kind {
-                        LaneKind::Main { thread } | LaneKind::Worker { thread, .. } => match earlier(thread) {
-                            Some(owner) => {
-                                descriptor.text(track::NAME, &lane.name).uint(track::PARENT, lane_track(owner));
-                            }
-                            None => {
-                                descriptor.message(track::THREAD, |fields| {
-                                    fields.uint(1, process).uint(2, u64::from(thread)).text(5, &lane.name);
-                                });
-                            }
-                        },
-                        LaneKind::Stream { .. } => {
-                            descriptor.text(track::NAME, &lane.name).uint(track::PARENT, PROCESS_TRACK);
-                        }
+                    descriptor.uint(track::UUID, lane_track(index)).uint(track::PARENT, PROCESS_TRACK);
+                    descriptor.text(track::NAME, &lane.name).uint(track::RANK, index as u64);
+                    let mut about = Vec::new();
+                    if let Some(thread) = lane.kind.thread() {
+                        about.push(format!("thread {thread}"));
                     }
                     if lane.dropped > 0 {
-                        let text = format!("incomplete: {} slices were dropped for want of room", lane.dropped);
-                        descriptor.text(track::DESCRIPTION, &text);
+                        about.push(format!("incomplete: {} slices were dropped for want of room", lane.dropped));
+                    }
+                    if !about.is_empty() {
+                        descriptor.text(track::DESCRIPTION, &about.join("; "));
                     }
                 });
             })?;
+            if !self.lost_on(index).is_empty() {
+                let (name, uuid) = (format!("{}: lost time", lane.name), self.lost_track(index));
+                self.send(|packet| {
+                    packet.message(field::packet::TRACK, |descriptor| {
+                        descriptor.uint(track::UUID, uuid).uint(track::PARENT, lane_track(index));
+                        descriptor.text(track::NAME, &name);
+                    });
+                })?;
+            }
         }
+        // Threads get names without tracks: nothing but their samples is theirs.
+        self.send(|packet| {
+            packet.message(field::packet::PROCESS_TREE, |tree| {
+                for (thread, name) in trace.threads() {
+                    tree.message(2, |fields| {
+                        fields.uint(1, u64::from(thread)).text(2, &name).uint(3, process);
+                    });
+                }
+            });
+        })?;
         for (index, counter) in trace.counters.iter().enumerate() {
             self.send(|packet| {
                 packet.message(field::packet::TRACK, |descriptor| {
                     descriptor.uint(track::UUID, lane_track(trace.lanes.len() + index));
                     descriptor.uint(track::PARENT, PROCESS_TRACK).text(track::NAME, &counter.name);
+                    descriptor.uint(track::RANK, (trace.lanes.len() + index) as u64);
                     descriptor.message(track::COUNTER, |fields| {
                         match counter.unit {
                             CounterUnit::Bytes => fields.uint(3, 3),
@@ -235,6 +254,15 @@ impl<W: Write> Writer<'_, W> {
             packet.message(field::packet::INTERNED, |data| {
                 for category in crate::trace::Category::ALL {
                     entry(data, interned::CATEGORIES, iid(category as usize), category.name());
+                }
+            });
+        })?;
+        let texts = self.trace.names.texts().len();
+        self.send(|packet| {
+            packet.message(field::packet::INTERNED, |data| {
+                entry(data, interned::CATEGORIES, iid(crate::trace::Category::ALL.len()), LOST);
+                for why in LossKind::ALL {
+                    entry(data, interned::EVENT_NAMES, iid(texts + why as usize), why.name());
                 }
             });
         })?;
@@ -356,6 +384,31 @@ impl<W: Write> Writer<'_, W> {
 
     fn end(&mut self, lane: usize, at_ns: u64) -> Result<(), WriteError> {
         self.event(at_ns, END, lane_track(lane), |_| {})
+    }
+
+    /// The track of what the lane's thread lost. Numbers behind those of lanes and counters.
+    fn lost_track(&self, lane: usize) -> u64 {
+        lane_track(self.trace.lanes.len() + self.trace.counters.len() + lane)
+    }
+
+    /// What the lane's thread lost; of the lanes of one thread the last one has it.
+    fn lost_on(&self, lane: usize) -> Vec<Lost> {
+        let thread = |lane: &crate::trace::Lane| lane.kind.thread();
+        let Some(own) = thread(&self.trace.lanes[lane]) else { return Vec::new() };
+        let later = self.trace.lanes[lane + 1..].iter().any(|other| thread(other) == Some(own));
+        if later { Vec::new() } else { self.trace.lost_by(own) }
+    }
+
+    fn lost(&mut self, lane: usize) -> Result<(), WriteError> {
+        let (track, names) = (self.lost_track(lane), self.trace.names.texts().len());
+        for lost in self.lost_on(lane) {
+            self.event(lost.start_ns, BEGIN, track, |fields| {
+                fields.uint(field::event::NAME, iid(names + lost.why as usize));
+                fields.uint(field::event::CATEGORY, iid(crate::trace::Category::ALL.len()));
+            })?;
+            self.event(lost.end_ns, END, track, |_| {})?;
+        }
+        Ok(())
     }
 
     fn event(&mut self, at_ns: u64, kind: u64, track: u64, fill: impl FnOnce(&mut Message)) -> Result<(), WriteError> {

@@ -61,10 +61,12 @@ pub enum Category {
     Setup,
     /// An allocation above the tracer's threshold.
     Allocation,
+    /// A page was touched that was not mapped.
+    PageFault,
 }
 
 impl Category {
-    pub const ALL: [Category; 10] = [
+    pub const ALL: [Category; 11] = [
         Category::Request,
         Category::Phase,
         Category::Step,
@@ -75,6 +77,7 @@ impl Category {
         Category::Tokenising,
         Category::Setup,
         Category::Allocation,
+        Category::PageFault,
     ];
 
     /// The spelling in every format.
@@ -90,6 +93,7 @@ impl Category {
             Category::Tokenising => "tokenising",
             Category::Setup => "set-up",
             Category::Allocation => "allocation",
+            Category::PageFault => "page fault",
         }
     }
 }

@@ -35,6 +35,8 @@ pub enum TraceError {
     FlowBackwards { id: u64, from_ns: u64, to_ns: u64 },
     #[error("flow {id}: an id is used once and is not 0")]
     FlowId { id: u64 },
+    #[error("a meeting holds slice {slice} of lane {lane}, which {problem}")]
+    Meeting { lane: usize, slice: usize, problem: &'static str },
     #[error("there are {found} main lanes; a trace has at most one")]
     MainLanes { found: usize },
 }
@@ -67,6 +69,7 @@ pub fn verify(trace: &Trace) -> Result<(), TraceError> {
             return Err(TraceError::FlowBackwards { id: flow.id, from_ns, to_ns });
         }
     }
+    meetings(trace)?;
     for counter in &trace.counters {
         let what = || format!("counter '{}'", counter.name);
         in_order(trace, counter.points.iter().map(|point| point.0), what)?;
@@ -75,6 +78,31 @@ pub fn verify(trace: &Trace) -> Result<(), TraceError> {
         }
     }
     samples(trace)
+}
+
+fn meetings(trace: &Trace) -> Result<(), TraceError> {
+    let mut met = HashSet::new();
+    for meeting in &trace.meetings {
+        let mut lanes = HashSet::new();
+        if meeting.last_lane >= trace.lanes.len() {
+            return Err(TraceError::Dangling { what: "a meeting".to_owned() });
+        }
+        inside(trace, meeting.arrived_ns, || "the last to come to a meeting".to_owned())?;
+        for &place in &meeting.waits {
+            let problem = match slice_at(trace, place) {
+                None => "the trace does not hold",
+                Some(slice) if slice.category != Category::Barrier => "is no barrier",
+                Some(slice) if !(slice.start_ns..=slice.end_ns).contains(&meeting.arrived_ns) => {
+                    "does not hold the moment at which the last one came"
+                }
+                Some(_) if !lanes.insert(place.lane) => "is its lane's second",
+                Some(_) if !met.insert(place) => "is in another meeting too",
+                Some(_) => continue,
+            };
+            return Err(TraceError::Meeting { lane: place.lane, slice: place.slice, problem });
+        }
+    }
+    Ok(())
 }
 
 fn lane(trace: &Trace, index: usize) -> Result<(), TraceError> {

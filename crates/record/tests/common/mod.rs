@@ -3,7 +3,9 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use proptest::prelude::*;
-use record::trace::{Category, Flow, Frame, Lane, LaneKind, Process, Sample, Slice, SliceRef, Trace, Value};
+use record::trace::{
+    Category, Flow, Frame, Lane, LaneKind, LossKind, Lost, Meeting, Process, Sample, Slice, SliceRef, Trace, Value,
+};
 
 pub const MAIN: u32 = 100;
 pub const HELPER: u32 = 101;
@@ -79,7 +81,10 @@ pub fn traces() -> impl Strategy<Value = Trace> {
     let device = || proposals(&[Operator, Operator, Barrier], WINDOW);
     let stream = prop::option::of(proposals(&[Operator], WINDOW));
     let samples = prop::collection::vec((0..WINDOW, prop::bool::ANY, 0..3usize, 1..20u64), 0..12);
-    (main, device(), device(), stream, samples, 1..WINDOW).prop_map(|(main, first, second, stream, samples, end)| {
+    // Of the barrier slices in turn: who came last (0: nobody knows), and when inside the slice.
+    let met = prop::collection::vec((0..4usize, 0..WINDOW), 8);
+    let all = (main, device(), device(), stream, samples, 1..WINDOW, met, losses());
+    all.prop_map(|(main, first, second, stream, samples, end, met, lost)| {
         let mut trace = empty(end);
         for (lane, proposals) in [main, first, second].iter().enumerate() {
             let inside: Vec<_> = proposals.iter().copied().filter(|proposal| proposal.0 <= end).collect();
@@ -92,8 +97,49 @@ pub fn traces() -> impl Strategy<Value = Trace> {
         }
         sort(&mut trace);
         stacks(&mut trace, &samples.into_iter().filter(|sample| sample.0 <= end).collect::<Vec<_>>());
+        meetings(&mut trace, &met);
+        trace.lost = lost;
         trace
     })
+}
+
+/// Stretches that may overlap, be empty, and reach beyond the window.
+fn losses() -> impl Strategy<Value = Vec<Lost>> {
+    let one = (prop::sample::select(vec![MAIN, HELPER]), 0..60u64, 0..30u64, prop::sample::select(&LossKind::ALL));
+    let lost = |(thread, start_ns, length, why)| Lost { thread, start_ns, end_ns: start_ns + length, why };
+    prop::collection::vec(one.prop_map(lost), 0..6).prop_map(|mut lost| {
+        lost.sort_by_key(|lost| lost.start_ns);
+        lost
+    })
+}
+
+/// A meeting for each barrier slice, or for two that overlap.
+fn meetings(trace: &mut Trace, met: &[(usize, u64)]) {
+    let places: Vec<SliceRef> = (0..trace.lanes.len())
+        .flat_map(|lane| (0..trace.lanes[lane].slices.len()).map(move |slice| SliceRef { lane, slice }))
+        .filter(|place| trace.lanes[place.lane].slices[place.slice].category == Category::Barrier)
+        .collect();
+    let mut free = vec![true; places.len()];
+    for (number, &(last_lane, within)) in (0..places.len()).zip(met) {
+        let slice = |place: &SliceRef| &trace.lanes[place.lane].slices[place.slice];
+        if last_lane == 0 || last_lane >= trace.lanes.len() || !free[number] {
+            continue;
+        }
+        let own = slice(&places[number]);
+        let arrived_ns = (own.start_ns + within).min(own.end_ns);
+        let mut waits = vec![places[number]];
+        let joins = (number + 1..places.len()).find(|&other| {
+            let slice = slice(&places[other]);
+            free[other]
+                && places[other].lane != places[number].lane
+                && (slice.start_ns..=slice.end_ns).contains(&arrived_ns)
+        });
+        if let Some(other) = joins {
+            free[other] = false;
+            waits.push(places[other]);
+        }
+        trace.meetings.push(Meeting { last_lane, arrived_ns, waits });
+    }
 }
 
 /// Samples as (time, whether of the helper, which stack, weight).
@@ -121,7 +167,7 @@ pub fn request(steps: u64, more: impl Fn(u64, usize, u64) -> u64) -> Trace {
     let mut trace = empty(0);
     add(&mut trace, 0, Category::Request, "request", 0, u64::MAX);
     let layer = trace.names.intern("layer");
-    let mut now = 0;
+    let (mut now, mut waits) = (0, Vec::new());
     for step in 0..steps {
         let start = now;
         let dispatch = add(&mut trace, 0, Category::Dispatch, "dispatch", now, now + 50);
@@ -137,6 +183,7 @@ pub fn request(steps: u64, more: impl Fn(u64, usize, u64) -> u64) -> Trace {
                 }
                 if ends[worker] < all {
                     add(&mut trace, worker + 1, Category::Barrier, "barrier", ends[worker], all);
+                    waits.push((worker + 1, ends[worker], all));
                 }
             }
             now = all;
@@ -157,6 +204,13 @@ pub fn request(steps: u64, more: impl Fn(u64, usize, u64) -> u64) -> Trace {
             .iter()
             .position(|slice| slice.start_ns == start && slice.category == Category::Dispatch);
         flow.from.slice = found.unwrap_or(0);
+    }
+    for (lane, start, arrived_ns) in waits {
+        let waiting = |slice: &Slice| slice.start_ns == start && slice.category == Category::Barrier;
+        let slice = trace.lanes[lane].slices.iter().position(waiting).unwrap_or(0);
+        // The other worker, which computed until then.
+        let waits = vec![SliceRef { lane, slice }];
+        trace.meetings.push(Meeting { last_lane: 3 - lane, arrived_ns, waits });
     }
     let samples: Vec<_> = (1..now / 250).map(|n| (n * 250, n % 2 == 0, (n % 3) as usize, 250)).collect();
     stacks(&mut trace, &samples);
@@ -185,6 +239,11 @@ pub fn moved(mut trace: Trace, factor: u64, by: u64) -> Trace {
         }
         lane.instants.iter_mut().for_each(|instant| change(&mut instant.at_ns));
     }
+    trace.meetings.iter_mut().for_each(|meeting| change(&mut meeting.arrived_ns));
+    for lost in &mut trace.lost {
+        change(&mut lost.start_ns);
+        change(&mut lost.end_ns);
+    }
     for sample in &mut trace.samples.samples {
         change(&mut sample.at_ns);
         sample.weight_ns *= factor;
@@ -193,7 +252,7 @@ pub fn moved(mut trace: Trace, factor: u64, by: u64) -> Trace {
     trace
 }
 
-/// A request on two workers that has one of everything: a stream, instants, arguments of each kind, awkward names.
+/// A request on two workers that has one of everything: a stream, instants, lost time, arguments of each kind, awkward names.
 pub fn everything() -> Trace {
     let mut trace = request(3, |_, worker, _| worker as u64 * 30);
     let names =
@@ -213,6 +272,14 @@ pub fn everything() -> Trace {
         end_ns: 100,
         args: Vec::new(),
     });
+    let lost = |thread, start_ns, end_ns, why| Lost { thread, start_ns, end_ns, why };
+    trace.lost = vec![
+        lost(MAIN, 100, 200, LossKind::PageFault),
+        // Both at once are one stretch each: the processor was taken while the page was awaited.
+        lost(HELPER, 120, 300, LossKind::PageFault),
+        lost(HELPER, 150, 180, LossKind::Descheduled),
+        lost(HELPER, 1100, 1200, LossKind::Steal),
+    ];
     trace.lanes[3].dropped = 2;
     trace.process.name = "hour;glass".into();
     trace
