@@ -1,4 +1,5 @@
-//! The command line: which verbs there are, and how an error becomes a message and an exit code.
+//! The command line: which verbs there are, and how an error becomes a message and an exit code. A library, so that a project
+//! elsewhere makes the same program with its own kernels: its `main` is one call of [`main`].
 //! Not here: what a verb does (one file each), the engine, measurements.
 
 mod bench;
@@ -12,6 +13,7 @@ mod input;
 mod interrupt;
 mod ladder;
 mod load;
+mod new;
 mod npy;
 mod output;
 mod progress;
@@ -58,6 +60,8 @@ enum Verb {
     Timeline(Box<timeline::Args>),
     /// The checkpoints: parent, change, hypothesis, place in the source
     Ladder(ladder::Args),
+    /// A kernel or a checkpoint of your own, as a stub that works; or a project for them outside the repository
+    New(new::Args),
     /// What this machine can do at most: bytes and operations per second, barriers, dispatch
     Ceilings(ceilings::Args),
     /// What this machine has, what that means, and how to get what is missing
@@ -78,7 +82,10 @@ enum Verb {
     Pull(pull::Args),
 }
 
-fn main() -> ExitCode {
+/// Runs the program's command line. `lab` makes the registry that `--solution lab` means: usually ours and your own
+/// ([`ops::Registry::with`]). Prints what there is to print; the exit code is the process's.
+pub fn main(lab: fn() -> ops::Registry) -> ExitCode {
+    load::set_lab(lab);
     let line = CommandLine::parse();
     interrupt::install();
     let result = match line.verb {
@@ -87,6 +94,7 @@ fn main() -> ExitCode {
         Verb::Replay(args) => replay::run(&args),
         Verb::Timeline(args) => timeline::run(*args),
         Verb::Ladder(args) => ladder::run(args),
+        Verb::New(args) => new::run(&args),
         Verb::Ceilings(args) => ceilings::run(args),
         Verb::Doctor(args) => doctor::run(args),
         Verb::Wiring(args) => wiring::run(args),
