@@ -1,6 +1,7 @@
 //! From the flags that name a model and an engine to [`ModelFiles`] and [`Engine`].
 //! Not here: what a model is run on (`input`), and how its tokens are chosen (`sampling`).
 
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -49,12 +50,20 @@ impl ModelArgs {
     }
 }
 
+/// Makes the registry that `--solution lab` means.
+static LAB: OnceLock<fn() -> ops::Registry> = OnceLock::new();
+
+/// Says, once, what `--solution lab` means in this program; without it, this repository's own registry.
+pub(crate) fn set_lab(lab: fn() -> ops::Registry) {
+    LAB.get_or_init(|| lab);
+}
+
 /// Whose kernels and checkpoints.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Solution {
     /// This repository's
     Hourglass,
-    /// Those plus yours, from crates/lab
+    /// Those plus yours: crates/lab, or your own project
     Lab,
 }
 
@@ -62,7 +71,7 @@ impl Solution {
     pub(crate) fn registry(self) -> ops::Registry {
         match self {
             Solution::Hourglass => ops::Registry::standard(),
-            Solution::Lab => lab::registry(),
+            Solution::Lab => LAB.get().map_or_else(ops::Registry::standard, |lab| lab()),
         }
     }
 

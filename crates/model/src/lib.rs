@@ -11,6 +11,7 @@ mod load;
 mod lower;
 mod rope;
 mod sampler;
+pub mod testing;
 
 pub use cache::{Cache, CacheCounters};
 pub use engine::{CallDispatches, Dispatches, Engine, Keep, Logits, Pass, Prepared};

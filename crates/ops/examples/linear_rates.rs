@@ -5,7 +5,7 @@
 #![allow(unsafe_code, reason = "the arithmetic peak is measured with intrinsics")]
 
 use ops::operators::LINEAR;
-use ops::testing::{Case, Random};
+use ops::testing::{Case, Draw, Random};
 use ops::*;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -280,6 +280,10 @@ impl Operator for Given {
 
     fn cases(&self) -> Vec<Case> {
         Vec::new()
+    }
+
+    fn random_case(&self, _: &mut Draw) -> Case {
+        unreachable!("it has no kernel to test")
     }
 }
 

@@ -340,6 +340,11 @@ impl Bound {
         self.scratch.as_mut_slice().fill(0xff);
     }
 
+    /// A call whose operands a test places elsewhere.
+    pub(crate) fn call_mut(&mut self, call: usize) -> &mut BoundCall {
+        &mut self.calls[call]
+    }
+
     pub(crate) fn activation_image(&self) -> Vec<u8> {
         self.activations.as_slice().to_vec()
     }

@@ -56,6 +56,8 @@ pub struct Checkpoint {
     pub activations: DType,
     /// Applied in order to the lowered program.
     pub rewrites: &'static [Rewrite],
+    /// Choices that come before `kernels`: what a rung adds to its parent's.
+    pub prefers: &'static [Choice],
     /// The first that fits and whose kernel takes the call's shape; an operator that no choice names is bound to its last
     /// kernel that runs here.
     pub kernels: &'static [Choice],
@@ -134,7 +136,7 @@ impl Checkpoint {
             _ => {}
         }
         let fused_norm = self.rewrites.contains(&rewrite::RMS_NORM);
-        let mut kernels = self.kernels.to_vec();
+        let mut kernels = [self.prefers, self.kernels].concat();
         match controls.register_cached_rmsnorm {
             Some(true) if !fused_norm => {
                 return impossible("register-cached-rmsnorm", "fused RMSNorm (rmsnorm or later)");
@@ -248,7 +250,17 @@ mod tests {
             let resolved = expect(checkpoint, MechanismControls::default(), "", own).unwrap();
             assert_eq!((resolved.cache, resolved.weights), (checkpoint.cache, checkpoint.weights));
             assert_eq!((&resolved.rewrites[..], &resolved.kernels[..]), (checkpoint.rewrites, checkpoint.kernels));
+            assert!(checkpoint.prefers.is_empty(), "the engine's own rungs spell out all choices");
         }
+    }
+
+    #[test]
+    fn what_a_rung_prefers_comes_first() {
+        const MINE: &[Choice] = &[crate::ladder::choose("linear", "mine")];
+        let mine = Checkpoint { prefers: MINE, ..crate::ladder::SELECTED };
+        let resolved = mine.resolve(MechanismControls::default()).unwrap();
+        assert_eq!(resolved.kernels[..1], *MINE);
+        assert_eq!(resolved.kernels[1..], *crate::ladder::SELECTED.kernels);
     }
 
     #[test]

@@ -240,6 +240,21 @@ impl<'a> MatrixMut<'a> {
         }
     }
 
+    /// Stores these bf16 bits at (row, col) and the columns after it.
+    pub fn set_bf16(&self, row: usize, col: usize, values: &[u16]) {
+        assert!(
+            row < self.rows && col + values.len() <= self.width && self.dtype == DType::BF16,
+            "({row}, {col}..+{}) of ({}, {}) bf16",
+            values.len(),
+            self.rows,
+            self.width
+        );
+        let start = self.start.cast::<u16>().wrapping_add(row * self.width + col);
+        // SAFETY: inside the operand (asserted); this worker alone writes the elements (the kernel's share), and a slice that
+        // somebody holds is not part of an operand that this call writes.
+        unsafe { std::ptr::copy(values.as_ptr(), start, values.len()) }
+    }
+
     /// Row `row` as bf16 bits, writable.
     ///
     /// # Safety

@@ -50,7 +50,8 @@ const ROUNDING: Tolerance = Tolerance {
 };
 const ANY: std::ops::RangeInclusive<usize> = 0..=usize::MAX;
 
-const fn choose(operator: &'static str, kernel: &'static str) -> Choice {
+/// Calls of this operator are bound to this kernel, whatever their rows and weights.
+pub const fn choose(operator: &'static str, kernel: &'static str) -> Choice {
     Choice { operator, rows: ANY, packed: None, kernel }
 }
 
@@ -64,6 +65,7 @@ pub const REFERENCE: Checkpoint = Checkpoint {
     weights: WeightPolicy::Float32,
     activations: DType::F32,
     rewrites: &[],
+    prefers: &[],
     kernels: &[
         choose("embed", "reference"),
         choose("rope_table", "reference"),
@@ -94,6 +96,7 @@ pub const WEEK1: Checkpoint = Checkpoint {
     weights: WeightPolicy::Dense,
     activations: DType::BF16,
     rewrites: &[],
+    prefers: &[],
     kernels: &[],
     tolerance: SAME,
     file: file!(),

@@ -4,7 +4,7 @@
 use crate::invocation::Invocation;
 use crate::program::Attributes;
 use crate::step::SequenceShape;
-use crate::testing::Case;
+use crate::testing::{Case, Draw};
 use crate::weight::WeightFormat;
 use crate::{DType, Features};
 use std::ops::AddAssign;
@@ -167,6 +167,13 @@ macro_rules! kernel {
             line: line!(),
         }
     };
+    ($($other:tt)*) => {
+        compile_error!(
+            "kernel! { operator: \"...\", name: \"...\", isa: \"portable\", features: &[], supports: function (may be left out), \
+             scratch: function (may be left out), nmse: 1.6e-5, because: \"...\", run: function }: expected these fields in \
+             this order; a field is missing, misspelt or in another place"
+        )
+    };
 }
 
 /// One operator: its shapes, its cost, its reference and its kernels.
@@ -199,6 +206,9 @@ pub trait Operator: Sync {
 
     /// Shapes and inputs on which every kernel is compared with the reference.
     fn cases(&self) -> Vec<Case>;
+
+    /// A case of any shape that the operator takes; small ones, of which many are tried.
+    fn random_case(&self, draw: &mut Draw) -> Case;
 }
 
 /// How an operator uses its layer's cache; `bind` derives barriers from it.

@@ -13,6 +13,8 @@ pub struct Registry {
     extra_checkpoints: Vec<&'static Checkpoint>,
     /// An operator that an extra kernel is for has no other kernels.
     only: bool,
+    /// Extra kernels come before ours, so that they are bound only where a choice names them.
+    offered: bool,
 }
 
 impl Registry {
@@ -23,12 +25,17 @@ impl Registry {
 
     /// Ours plus a user's. A user's kernel of the same operator and name as one of ours is preferred where it runs.
     pub fn with(kernels: &[&'static Kernel], checkpoints: &[&'static Checkpoint]) -> Registry {
-        Registry { extra_kernels: kernels.to_vec(), extra_checkpoints: checkpoints.to_vec(), only: false }
+        Registry { extra_kernels: kernels.to_vec(), extra_checkpoints: checkpoints.to_vec(), ..Registry::default() }
+    }
+
+    /// Ours plus a user's, whose kernels are bound only where a checkpoint names them.
+    pub fn offering(kernels: &[&'static Kernel], checkpoints: &[&'static Checkpoint]) -> Registry {
+        Registry { offered: true, ..Registry::with(kernels, checkpoints) }
     }
 
     /// One kernel in place of its operator's own, for tests of it.
     pub(crate) fn only(kernel: &'static Kernel) -> Registry {
-        Registry { extra_kernels: vec![kernel], extra_checkpoints: Vec::new(), only: true }
+        Registry { only: true, ..Registry::with(&[kernel], &[]) }
     }
 
     /// The same with one kernel preferred among those of its operator and name, wherever it runs.
@@ -48,7 +55,9 @@ impl Registry {
         let extra = self.extra_kernels.iter().copied().filter(|kernel| kernel.operator == operator.name());
         let extra: Vec<_> = extra.collect();
         let own = if self.only && !extra.is_empty() { &[][..] } else { operator.kernels() };
-        own.iter().copied().chain(extra)
+        let first = if self.offered { own.len().min(1) } else { own.len() };
+        let (before, after) = own.split_at(first);
+        before.iter().copied().chain(extra).chain(after.iter().copied())
     }
 
     /// Every checkpoint: the oracle `reference`, the rungs in order, then the user's.
@@ -56,9 +65,13 @@ impl Registry {
         ladder::ALL.iter().copied().chain(self.extra_checkpoints.iter().copied())
     }
 
-    /// The newest rung, which [`ladder::FAST`] stands for: the last of ours, or the user's last if there is one.
+    /// The newest rung, which [`ladder::FAST`] stands for: the last checkpoint that descends from the last of ours. A user's
+    /// checkpoint made from an older rung never becomes it.
     pub fn newest(&self) -> &'static Checkpoint {
-        self.checkpoints().last().expect("the ladder has rungs")
+        let ours = ladder::ALL.last().expect("the ladder has rungs");
+        let descends =
+            |checkpoint: &&'static Checkpoint| checkpoint.lineage().iter().any(|rung| rung.name == ours.name);
+        self.checkpoints().filter(descends).last().unwrap_or(ours)
     }
 
     /// The checkpoint of this name; [`ladder::FAST`] is the newest rung's.
@@ -87,17 +100,33 @@ mod tests {
 
     use super::*;
 
-    static MINE: Checkpoint = Checkpoint { name: "mine", parent: Some(&ladder::WEEK1), ..ladder::WEEK1 };
+    static OLD: Checkpoint = Checkpoint { name: "old", parent: Some(&ladder::WEEK1), ..ladder::WEEK1 };
+    static MINE: Checkpoint = Checkpoint { name: "mine", parent: ladder::ALL.last().copied(), ..ladder::ADDED_NORM };
 
     #[test]
     fn fast_is_the_newest_rung_and_no_checkpoint_of_its_own() {
         let standard = Registry::standard();
         let last = ladder::ALL[ladder::ALL.len() - 1];
         assert_eq!(standard.checkpoint(ladder::FAST).unwrap().name, last.name);
-        assert_eq!(Registry::with(&[], &[&MINE]).checkpoint(ladder::FAST).unwrap().name, "mine");
+        let fast = |own: &[&'static Checkpoint]| Registry::with(&[], own).checkpoint(ladder::FAST).unwrap().name;
+        assert_eq!((fast(&[&MINE, &OLD]), fast(&[&OLD])), ("mine", last.name));
         assert!(standard.checkpoints().all(|checkpoint| checkpoint.name != ladder::FAST));
         // Whoever mistypes a name is told of the alias too.
         assert!(standard.checkpoint("fastest").unwrap_err().ends_with(", fast"));
+    }
+
+    #[test]
+    fn an_offered_kernel_is_never_the_last_of_its_operator() {
+        static MINE: Kernel = crate::kernel! {
+            operator: "rope", name: "mine", isa: "portable", features: &[], nmse: 0.0, because: "a test", run: |_| {},
+        };
+        let names = |registry: Registry| {
+            let kernels = registry.kernels(&operators::ROPE).map(|kernel| kernel.name);
+            kernels.collect::<Vec<_>>()
+        };
+        let (with, offering) = (names(Registry::with(&[&MINE], &[])), names(Registry::offering(&[&MINE], &[])));
+        assert_eq!((with.last(), offering[1]), (Some(&"mine"), "mine"));
+        assert_eq!((with[0], offering[0], with.len()), ("reference", "reference", offering.len()));
     }
 
     #[test]

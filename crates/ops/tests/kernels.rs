@@ -1,9 +1,10 @@
-//! Every kernel of every operator against the operator's reference, on every case, with random operands.
+//! Every kernel of every operator against the operator's reference, on every case, with random operands; and against
+//! everything else that a walk relies on, on random shapes. Not here: kernels that must fail (`wrong_kernels.rs`).
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use ops::Registry;
-use ops::testing::{Outcome, check};
+use ops::testing::{Outcome, check, hold_on_random_shapes};
 
 // Two tests, so that two cores share them.
 #[test]
@@ -42,6 +43,31 @@ fn every_kernel_agrees(of: impl Fn(&str) -> bool) {
                 failures.push(format!("{} {} takes none of the cases", operator.name(), kernel.label()));
             }
             println!("{:<18} {:<28} {passed:>4} checks, worst NMSE {worst:.1e}", operator.name(), kernel.label());
+        }
+    }
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn every_kernel_of_linear_holds_on_random_shapes() {
+    every_kernel_holds(|name| name == "linear");
+}
+
+#[test]
+fn every_other_kernel_holds_on_random_shapes() {
+    every_kernel_holds(|name| name != "linear");
+}
+
+fn every_kernel_holds(of: impl Fn(&str) -> bool) {
+    let registry = Registry::standard();
+    let mut failures = Vec::new();
+    for operator in registry.operators().iter().filter(|operator| of(operator.name())) {
+        for kernel in registry.kernels(*operator) {
+            match hold_on_random_shapes(*operator, kernel, 0) {
+                // What a kernel's `supports` leaves of the draws may be nothing; its cases are tested in any case.
+                Ok(shapes) => println!("{:<18} {:<28} {shapes:>4} shapes", operator.name(), kernel.label()),
+                Err(problem) => failures.push(problem),
+            }
         }
     }
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));

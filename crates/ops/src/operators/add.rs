@@ -5,7 +5,7 @@
 
 use crate::bits::{bf16_to_f32, f32_to_bf16};
 use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
-use crate::testing::{Case, bf16, out};
+use crate::testing::{Case, Draw, bf16, out};
 use crate::{DType, Invocation, kernel};
 
 use super::isa::{AVX2, AVX512, for_isa};
@@ -39,15 +39,16 @@ impl Operator for Add {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |rows, width| {
-            Case::new(
-                format!("{rows}x{width}"),
-                vec![bf16(rows, width), bf16(rows, width)],
-                vec![out(rows, width, DType::BF16)],
-            )
-        };
         vec![case(50, 1), case(1, 1024), case(3, 33), case(17, 576)]
     }
+
+    fn random_case(&self, draw: &mut Draw) -> Case {
+        case(draw.rows(), draw.width())
+    }
+}
+
+fn case(rows: usize, width: usize) -> Case {
+    Case::new(format!("{rows}x{width}"), vec![bf16(rows, width); 2], vec![out(rows, width, DType::BF16)])
 }
 
 fn reference(i: &Invocation<'_>) {

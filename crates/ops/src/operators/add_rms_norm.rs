@@ -8,7 +8,7 @@
 
 use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
 use crate::program::Attributes;
-use crate::testing::{Case, bf16, out, weight};
+use crate::testing::{Case, Draw, bf16, out, weight};
 use crate::{DType, Invocation, WeightFormat, bf16_to_f32, f32_to_bf16, kernel};
 
 use super::isa::{AVX2, AVX512, for_isa};
@@ -53,15 +53,23 @@ impl Operator for AddRmsNorm {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |(rows, width)| {
-            let outputs = vec![out(rows, width, DType::BF16); 2];
-            let mut case = Case::new(format!("{rows}x{width}"), vec![bf16(rows, width); 2], outputs);
-            case.attributes = Attributes { head_dim: width, epsilon: 1e-6, ..Attributes::default() };
-            case.weights = vec![weight(1, width, WeightFormat::F32)];
-            case
-        };
-        [(1, 1024), (3, 33), (7, 576), (130, 64), (2, 1), (5, 4097)].into_iter().map(case).collect()
+        [(1, 1024), (3, 33), (7, 576), (130, 64), (2, 1), (5, 4097)]
+            .into_iter()
+            .map(|(rows, width)| case(rows, width))
+            .collect()
     }
+
+    fn random_case(&self, draw: &mut Draw) -> Case {
+        case(draw.rows(), draw.width())
+    }
+}
+
+fn case(rows: usize, width: usize) -> Case {
+    let outputs = vec![out(rows, width, DType::BF16); 2];
+    let mut case = Case::new(format!("{rows}x{width}"), vec![bf16(rows, width); 2], outputs);
+    case.attributes = Attributes { head_dim: width, epsilon: 1e-6, ..Attributes::default() };
+    case.weights = vec![weight(1, width, WeightFormat::F32)];
+    case
 }
 
 fn reference(i: &Invocation<'_>) {

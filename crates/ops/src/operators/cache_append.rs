@@ -8,7 +8,7 @@
 use crate::operator::{CacheUse, CallShape, Cost, Group, Kernel, Operator};
 use crate::program::Attributes;
 use crate::step::SequenceShape;
-use crate::testing::{Case, CaseCache, bf16};
+use crate::testing::{Case, CaseCache, Draw, bf16};
 use crate::{DType, Invocation, kernel};
 
 use super::sequences::{check_step_keys, sequence_of};
@@ -52,29 +52,32 @@ impl Operator for CacheAppend {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |kv_heads, head_dim, spare, sequences: &[(usize, usize)]| {
-            let rows = sequences.iter().map(|(rows, _)| rows).sum();
-            let input = bf16(rows, kv_heads * head_dim);
-            Case {
-                label: format!("{kv_heads}x{head_dim} spare {spare} {sequences:?}"),
-                inputs: vec![input, input],
-                outputs: Vec::new(),
-                weights: Vec::new(),
-                attributes: Attributes { kv_heads, head_dim, ..Attributes::default() },
-                sequences: sequences
-                    .iter()
-                    .map(|(rows, offset)| SequenceShape { rows: *rows, offset: *offset })
-                    .collect(),
-                cache: Some(CaseCache { kv_heads, head_dim, dtype: DType::BF16, spare, grows: false }),
-                vocabulary: 2,
-            }
-        };
         vec![
             case(8, 128, 0, &[(1, 0)]),
             case(3, 64, 5, &[(7, 11)]),
             case(1, 5, 1, &[(2, 3)]),
             case(2, 32, 9, &[(1, 30), (5, 0), (1, 7)]),
         ]
+    }
+
+    fn random_case(&self, draw: &mut Draw) -> Case {
+        let sequences: Vec<_> = draw.sequences(true).iter().map(|s| (s.rows, s.offset)).collect();
+        case(draw.count(4), draw.width().min(130), draw.count(9) - 1, &sequences)
+    }
+}
+
+fn case(kv_heads: usize, head_dim: usize, spare: usize, sequences: &[(usize, usize)]) -> Case {
+    let rows = sequences.iter().map(|(rows, _)| rows).sum();
+    let input = bf16(rows, kv_heads * head_dim);
+    Case {
+        label: format!("{kv_heads}x{head_dim} spare {spare} {sequences:?}"),
+        inputs: vec![input, input],
+        outputs: Vec::new(),
+        weights: Vec::new(),
+        attributes: Attributes { kv_heads, head_dim, ..Attributes::default() },
+        sequences: sequences.iter().map(|(rows, offset)| SequenceShape { rows: *rows, offset: *offset }).collect(),
+        cache: Some(CaseCache { kv_heads, head_dim, dtype: DType::BF16, spare, grows: false }),
+        vocabulary: 2,
     }
 }
 

@@ -8,7 +8,7 @@
 use crate::operator::{CacheUse, CallShape, Cost, Group, Kernel, Operator};
 use crate::program::Attributes;
 use crate::step::SequenceShape;
-use crate::testing::{Case, CaseCache};
+use crate::testing::{Case, CaseCache, Draw};
 use crate::{DType, Invocation, kernel};
 
 use super::shapes::expect;
@@ -47,16 +47,6 @@ impl Operator for CacheGrow {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |kv_heads, head_dim, grows, sequences: &[(usize, usize)]| Case {
-            label: format!("{kv_heads}x{head_dim} grows {grows} {sequences:?}"),
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-            weights: Vec::new(),
-            attributes: Attributes { kv_heads, head_dim, ..Attributes::default() },
-            sequences: sequences.iter().map(|(rows, offset)| SequenceShape { rows: *rows, offset: *offset }).collect(),
-            cache: Some(CaseCache { kv_heads, head_dim, dtype: DType::BF16, spare: 3, grows }),
-            vocabulary: 2,
-        };
         vec![
             case(8, 128, true, &[(1, 40)]),
             case(3, 64, true, &[(7, 700)]),
@@ -64,6 +54,24 @@ impl Operator for CacheGrow {
             case(2, 32, true, &[(1, 30), (5, 0), (1, 7)]),
             case(2, 32, false, &[(1, 30)]),
         ]
+    }
+
+    fn random_case(&self, draw: &mut Draw) -> Case {
+        let sequences: Vec<_> = draw.sequences(true).iter().map(|s| (s.rows, s.offset)).collect();
+        case(draw.count(4), draw.width().min(130), draw.flip(), &sequences)
+    }
+}
+
+fn case(kv_heads: usize, head_dim: usize, grows: bool, sequences: &[(usize, usize)]) -> Case {
+    Case {
+        label: format!("{kv_heads}x{head_dim} grows {grows} {sequences:?}"),
+        inputs: Vec::new(),
+        outputs: Vec::new(),
+        weights: Vec::new(),
+        attributes: Attributes { kv_heads, head_dim, ..Attributes::default() },
+        sequences: sequences.iter().map(|(rows, offset)| SequenceShape { rows: *rows, offset: *offset }).collect(),
+        cache: Some(CaseCache { kv_heads, head_dim, dtype: DType::BF16, spare: 3, grows }),
+        vocabulary: 2,
     }
 }
 

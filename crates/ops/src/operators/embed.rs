@@ -6,7 +6,7 @@
 
 use crate::bits::f32_to_bf16;
 use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
-use crate::testing::{Case, out, weight};
+use crate::testing::{Case, Draw, out, weight};
 use crate::weight::{ElementType, LANES, LINE, Packed, WeightFormat, half_to_f32};
 use crate::{DType, Invocation, kernel};
 
@@ -52,13 +52,6 @@ impl Operator for Embed {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |rows, vocabulary, width, format: WeightFormat| {
-            let label = format!("{rows} of {vocabulary}x{width} {format:?}");
-            let mut case = Case::new(label, vec![], vec![out(rows, width, DType::BF16)]);
-            case.weights = vec![weight(vocabulary, width, format)];
-            case.vocabulary = vocabulary;
-            case
-        };
         let mut cases = vec![
             case(1, 40, 33, WeightFormat::F32),
             case(5, 40, 33, WeightFormat::Bf16),
@@ -71,6 +64,19 @@ impl Operator for Embed {
         }
         cases
     }
+
+    fn random_case(&self, draw: &mut Draw) -> Case {
+        let ((format, width), rows) = (draw.format(), draw.rows());
+        case(rows, draw.count(40), width, format)
+    }
+}
+
+fn case(rows: usize, vocabulary: usize, width: usize, format: WeightFormat) -> Case {
+    let label = format!("{rows} of {vocabulary}x{width} {format:?}");
+    let mut case = Case::new(label, vec![], vec![out(rows, width, DType::BF16)]);
+    case.weights = vec![weight(vocabulary, width, format)];
+    case.vocabulary = vocabulary;
+    case
 }
 
 fn reference(i: &Invocation<'_>) {

@@ -7,14 +7,14 @@
 use crate::Feature;
 
 /// What [`for_isa`] compiles for as `avx2`, and so what those kernels need.
-pub(crate) const AVX2: &[Feature] = &[Feature::Avx2, Feature::Fma];
+pub const AVX2: &[Feature] = &[Feature::Avx2, Feature::Fma];
 
 /// The same for `avx512`.
-pub(crate) const AVX512: &[Feature] =
+pub const AVX512: &[Feature] =
     &[Feature::Avx2, Feature::Fma, Feature::Avx512f, Feature::Avx512bw, Feature::Avx512vl, Feature::Avx512dq];
 
 /// The same for `avx512_bf16`.
-pub(crate) const AVX512_BF16: &[Feature] = &[
+pub const AVX512_BF16: &[Feature] = &[
     Feature::Avx2,
     Feature::Fma,
     Feature::Avx512f,
@@ -25,16 +25,18 @@ pub(crate) const AVX512_BF16: &[Feature] = &[
 ];
 
 /// Defines the kernel function `$name`: the body (an `#[inline(always)]` function of an invocation) compiled with the
-/// instructions of [`AVX2`], [`AVX512`] or [`AVX512_BF16`].
+/// instructions of [`AVX2`], [`AVX512`] or [`AVX512_BF16`]. A [`Kernel`](crate::Kernel) that runs it must list the same as its
+/// `features`: a processor that lacks them stops at an illegal instruction.
+#[macro_export]
 macro_rules! for_isa {
     (avx2, $name:ident, $body:path) => {
-        $crate::operators::isa::for_isa!("avx2,fma", $name, $body);
+        $crate::for_isa!("avx2,fma", $name, $body);
     };
     (avx512, $name:ident, $body:path) => {
-        $crate::operators::isa::for_isa!("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq", $name, $body);
+        $crate::for_isa!("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq", $name, $body);
     };
     (avx512_bf16, $name:ident, $body:path) => {
-        $crate::operators::isa::for_isa!("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16", $name, $body);
+        $crate::for_isa!("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16", $name, $body);
     };
     ($features:literal, $name:ident, $body:path) => {
         fn $name(i: &$crate::Invocation<'_>) {

@@ -3,10 +3,18 @@
 
 use crate::operator::Operator;
 
-mod isa;
+pub mod isa;
 mod maths;
 mod sequences;
 mod shapes;
+
+/// What the references are written with, for kernels that start from one.
+pub mod parts {
+    pub use super::rope_table::position;
+    pub use super::rotate_half::columns;
+    pub use super::sequences::sequence_of;
+    pub use crate::weight::LANES;
+}
 
 /// Declares each operator's module, re-exports its static, and lists it.
 macro_rules! ops {

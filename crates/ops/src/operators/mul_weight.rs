@@ -5,7 +5,7 @@
 
 use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
 use crate::program::Attributes;
-use crate::testing::{Case, bf16, out, weight};
+use crate::testing::{Case, Draw, bf16, out, weight};
 use crate::{DType, Invocation, WeightFormat, bf16_to_f32, f32_to_bf16, kernel};
 
 use super::isa::{AVX2, AVX512, for_isa};
@@ -44,16 +44,21 @@ impl Operator for MulWeight {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |rows, segments, dim| {
-            let width = segments * dim;
-            let label = format!("{rows}x{segments}x{dim}");
-            let mut case = Case::new(label, vec![bf16(rows, width)], vec![out(rows, width, DType::BF16)]);
-            case.attributes = Attributes { head_dim: dim, ..Attributes::default() };
-            case.weights = vec![weight(1, dim, WeightFormat::F32)];
-            case
-        };
         vec![case(100, 1, 111), case(1, 16, 64), case(5, 3, 128), case(1, 1, 1024), case(3, 1, 5000)]
     }
+
+    fn random_case(&self, draw: &mut Draw) -> Case {
+        case(draw.rows(), draw.count(4), draw.width())
+    }
+}
+
+fn case(rows: usize, segments: usize, dim: usize) -> Case {
+    let width = segments * dim;
+    let label = format!("{rows}x{segments}x{dim}");
+    let mut case = Case::new(label, vec![bf16(rows, width)], vec![out(rows, width, DType::BF16)]);
+    case.attributes = Attributes { head_dim: dim, ..Attributes::default() };
+    case.weights = vec![weight(1, dim, WeightFormat::F32)];
+    case
 }
 
 fn reference(i: &Invocation<'_>) {

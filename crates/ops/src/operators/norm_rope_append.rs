@@ -11,7 +11,7 @@ use crate::operator::{CacheUse, CallShape, Cost, Group, Kernel, Operator};
 use crate::program::Attributes;
 use crate::rewrite::HELD_HEAD;
 use crate::step::SequenceShape;
-use crate::testing::{Case, CaseCache, bf16, f32, out, weight};
+use crate::testing::{Case, CaseCache, Draw, bf16, f32, out, weight};
 use crate::{DType, Invocation, WeightFormat, bf16_to_f32, kernel};
 
 use super::isa::{AVX2, AVX512, for_isa};
@@ -82,24 +82,6 @@ impl Operator for NormRopeAppend {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case =
-            |(kv_heads, group, head_dim): (usize, usize, usize), normed, interleaved, sequences: &[(usize, usize)]| {
-                let rows = sequences.iter().map(|(rows, _)| rows).sum();
-                let (heads, kv) = (kv_heads * group, bf16(rows, kv_heads * head_dim));
-                let label =
-                    format!("{kv_heads}x{group}x{head_dim} normed {normed} interleaved {interleaved} {sequences:?}");
-                let inputs = vec![bf16(rows, heads * head_dim), kv, kv, f32(rows, head_dim)];
-                let mut case = Case::new(label, inputs, vec![out(rows, heads * head_dim, DType::BF16)]);
-                case.attributes =
-                    Attributes { heads, kv_heads, head_dim, epsilon: 1e-6, interleaved, ..Attributes::default() };
-                if normed {
-                    case.weights = vec![weight(1, head_dim, WeightFormat::F32); 2];
-                }
-                case.sequences =
-                    sequences.iter().map(|(rows, offset)| SequenceShape { rows: *rows, offset: *offset }).collect();
-                case.cache = Some(CaseCache { kv_heads, head_dim, dtype: DType::BF16, spare: 3, grows: false });
-                case
-            };
         let mut cases = Vec::new();
         for (normed, interleaved) in [(true, false), (false, false), (true, true), (false, true)] {
             cases.push(case((8, 2, 128), normed, interleaved, &[(1, 127)]));
@@ -110,6 +92,31 @@ impl Operator for NormRopeAppend {
         cases.push(case((1, 1, HELD_HEAD), true, false, &[(2, 0)]));
         cases
     }
+
+    fn random_case(&self, draw: &mut Draw) -> Case {
+        let sequences: Vec<_> = draw.sequences(true).iter().map(|s| (s.rows, s.offset)).collect();
+        case((draw.count(3), draw.count(7), draw.head_dim()), draw.flip(), draw.flip(), &sequences)
+    }
+}
+
+fn case(
+    (kv_heads, group, head_dim): (usize, usize, usize),
+    normed: bool,
+    interleaved: bool,
+    sequences: &[(usize, usize)],
+) -> Case {
+    let rows = sequences.iter().map(|(rows, _)| rows).sum();
+    let (heads, kv) = (kv_heads * group, bf16(rows, kv_heads * head_dim));
+    let label = format!("{kv_heads}x{group}x{head_dim} normed {normed} interleaved {interleaved} {sequences:?}");
+    let inputs = vec![bf16(rows, heads * head_dim), kv, kv, f32(rows, head_dim)];
+    let mut case = Case::new(label, inputs, vec![out(rows, heads * head_dim, DType::BF16)]);
+    case.attributes = Attributes { heads, kv_heads, head_dim, epsilon: 1e-6, interleaved, ..Attributes::default() };
+    if normed {
+        case.weights = vec![weight(1, head_dim, WeightFormat::F32); 2];
+    }
+    case.sequences = sequences.iter().map(|(rows, offset)| SequenceShape { rows: *rows, offset: *offset }).collect();
+    case.cache = Some(CaseCache { kv_heads, head_dim, dtype: DType::BF16, spare: 3, grows: false });
+    case
 }
 
 fn reference(i: &Invocation<'_>) {

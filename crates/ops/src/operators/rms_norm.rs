@@ -7,7 +7,7 @@
 use crate::checkpoint::{REGISTER_CACHED, TWO_PASS};
 use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
 use crate::program::Attributes;
-use crate::testing::{Case, CaseBuffer, bf16, out, weight};
+use crate::testing::{Case, CaseBuffer, Draw, Fill, bf16, out, weight};
 use crate::{DType, Invocation, WeightFormat, bf16_to_f32, f32_to_bf16, kernel};
 
 use super::isa::{AVX2, AVX512, for_isa};
@@ -51,17 +51,23 @@ impl Operator for RmsNorm {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |(rows, segments, dim, fill)| {
-            let width = segments * dim;
-            let input = CaseBuffer { fill, ..bf16(rows, width) };
-            let label = format!("{rows}x{segments}x{dim} {fill:?}");
-            let mut case = Case::new(label, vec![input], vec![out(rows, width, DType::BF16)]);
-            case.attributes = Attributes { head_dim: dim, epsilon: 1e-6, ..Attributes::default() };
-            case.weights = vec![weight(1, dim, WeightFormat::F32)];
-            case
-        };
-        norm_cases().into_iter().map(case).collect()
+        norm_cases().into_iter().map(|(rows, segments, dim, fill)| case(rows, segments, dim, fill)).collect()
     }
+
+    fn random_case(&self, draw: &mut Draw) -> Case {
+        let (rows, segments, dim) = (draw.rows(), draw.count(4), draw.width());
+        case(rows, segments, dim, draw.fill())
+    }
+}
+
+fn case(rows: usize, segments: usize, dim: usize, fill: Fill) -> Case {
+    let width = segments * dim;
+    let input = CaseBuffer { fill, ..bf16(rows, width) };
+    let label = format!("{rows}x{segments}x{dim} {fill:?}");
+    let mut case = Case::new(label, vec![input], vec![out(rows, width, DType::BF16)]);
+    case.attributes = Attributes { head_dim: dim, epsilon: 1e-6, ..Attributes::default() };
+    case.weights = vec![weight(1, dim, WeightFormat::F32)];
+    case
 }
 
 fn reference(i: &Invocation<'_>) {

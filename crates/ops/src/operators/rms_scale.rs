@@ -5,7 +5,7 @@
 
 use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
 use crate::program::Attributes;
-use crate::testing::{Case, CaseBuffer, Fill, bf16, out};
+use crate::testing::{Case, CaseBuffer, Draw, Fill, bf16, out};
 use crate::{DType, Invocation, bf16_to_f32, f32_to_bf16, kernel};
 
 use super::isa::{AVX2, AVX512, for_isa};
@@ -47,6 +47,11 @@ impl Operator for RmsScale {
 
     fn cases(&self) -> Vec<Case> {
         norm_cases().into_iter().map(|(rows, segments, dim, fill)| case(rows, segments, dim, fill)).collect()
+    }
+
+    fn random_case(&self, draw: &mut Draw) -> Case {
+        let (rows, segments, dim) = (draw.rows(), draw.count(4), draw.width());
+        case(rows, segments, dim, draw.fill())
     }
 }
 

@@ -6,7 +6,7 @@
 
 use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
 use crate::program::Attributes;
-use crate::testing::{Case, bf16, f32, out};
+use crate::testing::{Case, Draw, bf16, f32, out};
 use crate::{DType, Invocation, bf16_to_f32, f32_to_bf16, kernel};
 
 use super::isa::{AVX2, AVX512, for_isa};
@@ -46,15 +46,20 @@ impl Operator for Rope {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |rows, heads, head_dim, interleaved| {
-            let width = heads * head_dim;
-            let label = format!("{rows}x{heads}x{head_dim} interleaved {interleaved}");
-            let attributes = Attributes { head_dim, interleaved, ..Attributes::default() };
-            let inputs = vec![bf16(rows, width), f32(rows, head_dim)];
-            Case { attributes, ..Case::new(label, inputs, vec![out(rows, width, DType::BF16)]) }
-        };
         [false, true].into_iter().flat_map(|i| [case(1, 16, 128, i), case(10, 8, 4, i), case(3, 9, 64, i)]).collect()
     }
+
+    fn random_case(&self, draw: &mut Draw) -> Case {
+        case(draw.rows(), draw.count(5), draw.head_dim(), draw.flip())
+    }
+}
+
+fn case(rows: usize, heads: usize, head_dim: usize, interleaved: bool) -> Case {
+    let width = heads * head_dim;
+    let label = format!("{rows}x{heads}x{head_dim} interleaved {interleaved}");
+    let attributes = Attributes { head_dim, interleaved, ..Attributes::default() };
+    let inputs = vec![bf16(rows, width), f32(rows, head_dim)];
+    Case { attributes, ..Case::new(label, inputs, vec![out(rows, width, DType::BF16)]) }
 }
 
 fn reference(i: &Invocation<'_>) {

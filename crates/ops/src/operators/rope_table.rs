@@ -7,7 +7,7 @@
 use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
 use crate::program::Attributes;
 use crate::step::SequenceShape;
-use crate::testing::{Case, CaseWeight, WeightFill, out};
+use crate::testing::{Case, CaseWeight, Draw, WeightFill, out};
 use crate::{DType, Invocation, WeightFormat, kernel};
 
 use super::sequences::sequence_of;
@@ -59,15 +59,6 @@ impl Operator for RopeTable {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |dim: usize, fill: WeightFill, sequences: &[(usize, usize)]| {
-            let rows = sequences.iter().map(|(rows, _)| rows).sum();
-            let mut case = Case::new(format!("{dim} {fill:?} {sequences:?}"), vec![], vec![out(rows, dim, DType::F32)]);
-            case.attributes = Attributes { head_dim: dim, ..Attributes::default() };
-            case.weights = vec![CaseWeight { rows: 1, cols: dim / 2, format: WeightFormat::F32, fill }];
-            case.sequences =
-                sequences.iter().map(|(rows, offset)| SequenceShape { rows: *rows, offset: *offset }).collect();
-            case
-        };
         // Frequencies of the real models at positions that few prompts reach: angles of thousands of turns.
         let rotary = WeightFill::Frequencies { theta: 1e6 };
         vec![
@@ -78,12 +69,26 @@ impl Operator for RopeTable {
             case(128, rotary, &[(5, 32_766), (1, 40_959), (3, 131_069)]),
         ]
     }
+
+    fn random_case(&self, draw: &mut Draw) -> Case {
+        let sequences: Vec<_> = draw.sequences(true).iter().map(|s| (s.rows, s.offset)).collect();
+        case(draw.head_dim(), WeightFill::Random, &sequences)
+    }
 }
 
 /// Position of a row, as f32.
-fn position(i: &Invocation<'_>, row: usize) -> f32 {
+pub fn position(i: &Invocation<'_>, row: usize) -> f32 {
     let (_, visible) = sequence_of(i.step, row);
     (visible - 1) as f32
+}
+
+fn case(dim: usize, fill: WeightFill, sequences: &[(usize, usize)]) -> Case {
+    let rows = sequences.iter().map(|(rows, _)| rows).sum();
+    let mut case = Case::new(format!("{dim} {fill:?} {sequences:?}"), vec![], vec![out(rows, dim, DType::F32)]);
+    case.attributes = Attributes { head_dim: dim, ..Attributes::default() };
+    case.weights = vec![CaseWeight { rows: 1, cols: dim / 2, format: WeightFormat::F32, fill }];
+    case.sequences = sequences.iter().map(|(rows, offset)| SequenceShape { rows: *rows, offset: *offset }).collect();
+    case
 }
 
 fn reference(i: &Invocation<'_>) {

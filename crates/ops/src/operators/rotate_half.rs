@@ -5,7 +5,7 @@
 
 use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
 use crate::program::Attributes;
-use crate::testing::{Case, bf16, out};
+use crate::testing::{Case, Draw, bf16, out};
 use crate::{DType, Invocation, kernel};
 
 use super::isa::{AVX2, AVX512, for_isa};
@@ -40,20 +40,25 @@ impl Operator for RotateHalf {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |rows, heads, head_dim, interleaved| {
-            let width = heads * head_dim;
-            let label = format!("{rows}x{heads}x{head_dim} interleaved {interleaved}");
-            let attributes = Attributes { head_dim, interleaved, ..Attributes::default() };
-            Case { attributes, ..Case::new(label, vec![bf16(rows, width)], vec![out(rows, width, DType::BF16)]) }
-        };
         [false, true].into_iter().flat_map(|i| [case(1, 16, 128, i), case(10, 8, 4, i), case(3, 9, 64, i)]).collect()
+    }
+
+    fn random_case(&self, draw: &mut Draw) -> Case {
+        case(draw.rows(), draw.count(5), draw.head_dim(), draw.flip())
     }
 }
 
 /// The columns of pair `pair` within its head.
 #[inline(always)]
-pub(crate) fn columns(pair: usize, head_dim: usize, interleaved: bool) -> (usize, usize) {
+pub fn columns(pair: usize, head_dim: usize, interleaved: bool) -> (usize, usize) {
     if interleaved { (2 * pair, 2 * pair + 1) } else { (pair, pair + head_dim / 2) }
+}
+
+fn case(rows: usize, heads: usize, head_dim: usize, interleaved: bool) -> Case {
+    let width = heads * head_dim;
+    let label = format!("{rows}x{heads}x{head_dim} interleaved {interleaved}");
+    let attributes = Attributes { head_dim, interleaved, ..Attributes::default() };
+    Case { attributes, ..Case::new(label, vec![bf16(rows, width)], vec![out(rows, width, DType::BF16)]) }
 }
 
 fn reference(i: &Invocation<'_>) {

@@ -8,7 +8,7 @@ use crate::step::{Sequence, SequenceShape, Step};
 use std::ops::Range;
 
 /// The sequence that row `row` of the step belongs to, and how many positions the row sees (at least its own).
-pub(crate) fn sequence_of<'s, 'a>(step: &'s Step<'a>, row: usize) -> (&'s Sequence<'a>, usize) {
+pub fn sequence_of<'s, 'a>(step: &'s Step<'a>, row: usize) -> (&'s Sequence<'a>, usize) {
     let index = step.sequences.partition_point(|sequence| sequence.first_row <= row) - 1;
     let sequence = &step.sequences[index];
     (sequence, sequence.offset + row - sequence.first_row + 1)

@@ -5,7 +5,7 @@
 
 use crate::bits::{bf16_to_f32, f32_to_bf16};
 use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
-use crate::testing::{Case, CaseBuffer, Fill, bf16, out};
+use crate::testing::{Case, CaseBuffer, Draw, Fill, bf16, out};
 use crate::{DType, Invocation, kernel};
 
 use super::isa::{AVX2, AVX512, for_isa};
@@ -40,15 +40,20 @@ impl Operator for Silu {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |rows, width| {
-            Case::new(format!("{rows}x{width}"), vec![bf16(rows, width)], vec![out(rows, width, DType::BF16)])
-        };
         let wide = |rows, width| {
             let input = CaseBuffer { fill: Fill::Uniform(-20.0, 20.0), ..bf16(rows, width) };
             Case::new("-20..20", vec![input], vec![out(rows, width, DType::BF16)])
         };
         vec![case(50, 1), case(1, 3072), case(3, 33), case(17, 577), wide(40, 100)]
     }
+
+    fn random_case(&self, draw: &mut Draw) -> Case {
+        case(draw.rows(), draw.width())
+    }
+}
+
+fn case(rows: usize, width: usize) -> Case {
+    Case::new(format!("{rows}x{width}"), vec![bf16(rows, width)], vec![out(rows, width, DType::BF16)])
 }
 
 fn reference(i: &Invocation<'_>) {

@@ -7,10 +7,10 @@
 
 use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
 use crate::program::Attributes;
-use crate::testing::{Case, CaseBuffer, CaseOutput, Fill, f32};
+use crate::testing::{Case, CaseBuffer, CaseOutput, Draw, Fill, f32};
 use crate::{DType, Invocation, kernel};
 
-use super::attention_scores::attention_cases;
+use super::attention_scores::{AttentionCase, attention_cases};
 use super::isa::{AVX2, AVX512, for_isa};
 use super::maths::{exp, total};
 use super::sequences::{Unit, sequence_of, units, visible_pairs};
@@ -58,17 +58,22 @@ impl Operator for Softmax {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |(index, shape): (usize, super::attention_scores::AttentionCase)| {
-            let heads = shape.attributes().heads;
-            let fill = if index % 4 == 3 { Fill::Uniform(-300.0, 300.0) } else { Fill::Normal(3.0) };
-            let input = CaseBuffer { fill, ..f32(shape.rows() * heads, shape.context()) };
-            let mut case = Case::new(format!("{shape:?}"), vec![input], vec![CaseOutput::InPlace(0)]);
-            case.attributes = Attributes { heads, ..Attributes::default() };
-            case.sequences = shape.shapes();
-            case
-        };
-        attention_cases().into_iter().enumerate().map(case).collect()
+        let fill = |index| if index % 4 == 3 { Fill::Uniform(-300.0, 300.0) } else { Fill::Normal(3.0) };
+        attention_cases().into_iter().enumerate().map(|(index, shape)| case(shape, fill(index))).collect()
     }
+
+    fn random_case(&self, draw: &mut Draw) -> Case {
+        case(AttentionCase::random(draw), Fill::Normal(3.0))
+    }
+}
+
+fn case(shape: AttentionCase, fill: Fill) -> Case {
+    let heads = shape.attributes().heads;
+    let input = CaseBuffer { fill, ..f32(shape.rows() * heads, shape.context()) };
+    let mut case = Case::new(format!("{shape:?}"), vec![input], vec![CaseOutput::InPlace(0)]);
+    case.attributes = Attributes { heads, ..Attributes::default() };
+    case.sequences = shape.shapes();
+    case
 }
 
 fn reference(i: &Invocation<'_>) {

@@ -5,7 +5,7 @@
 
 use crate::bits::{bf16_to_f32, f32_to_bf16};
 use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
-use crate::testing::{Case, Fill, bf16, out};
+use crate::testing::{Case, Draw, Fill, bf16, out};
 use crate::{DType, Invocation, kernel};
 
 use super::isa::{AVX2, AVX512, for_isa};
@@ -40,13 +40,6 @@ impl Operator for SwiGlu {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |rows, width| {
-            Case::new(
-                format!("{rows}x{width}"),
-                vec![bf16(rows, width), bf16(rows, width)],
-                vec![out(rows, width, DType::BF16)],
-            )
-        };
         // Gates from where the sigmoid is nearly 0 to where it is nearly 1.
         let wide = |low, high| {
             let mut case = case(3, 1025);
@@ -60,6 +53,14 @@ impl Operator for SwiGlu {
         cases.extend([wide(-20.0, 20.0), wide(-20.0, -10.0)]);
         cases
     }
+
+    fn random_case(&self, draw: &mut Draw) -> Case {
+        case(draw.rows(), draw.width())
+    }
+}
+
+fn case(rows: usize, width: usize) -> Case {
+    Case::new(format!("{rows}x{width}"), vec![bf16(rows, width); 2], vec![out(rows, width, DType::BF16)])
 }
 
 fn reference(i: &Invocation<'_>) {

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use ops::testing::Case;
+use ops::testing::{Case, Draw};
 use ops::*;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -36,6 +36,9 @@ impl Operator for Any {
     }
     fn cases(&self) -> Vec<Case> {
         Vec::new()
+    }
+    fn random_case(&self, _: &mut Draw) -> Case {
+        unreachable!("it has no kernel of its own to test")
     }
 }
 

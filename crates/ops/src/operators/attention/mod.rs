@@ -14,7 +14,7 @@ mod tiled;
 
 use crate::operator::{CacheUse, CallShape, Cost, Group, Kernel, Operator};
 use crate::program::{Attributes, Keys};
-use crate::testing::{Case, bf16, out};
+use crate::testing::{Case, Draw, bf16, out};
 use crate::{DType, Invocation, kernel};
 
 use super::attention_scores::AttentionCase;
@@ -87,6 +87,10 @@ impl Operator for Attention {
         cases.push(tiled(2, 2, Keys::Cache, &[(1, 40), (5, 0), (1, 200), (66, 17)]));
         cases.extend(super::attention_scores::attention_cases().into_iter().map(case));
         cases
+    }
+
+    fn random_case(&self, draw: &mut Draw) -> Case {
+        case(AttentionCase::random(draw))
     }
 }
 

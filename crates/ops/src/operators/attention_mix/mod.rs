@@ -7,7 +7,7 @@
 
 use crate::operator::{CacheUse, CallShape, Cost, Group, Kernel, Operator};
 use crate::program::{Attributes, Keys};
-use crate::testing::{Case, CaseBuffer, Fill, f32, out};
+use crate::testing::{Case, CaseBuffer, Draw, Fill, f32, out};
 use crate::{DType, Invocation, KvView, bf16_to_f32, f32_to_bf16, kernel};
 
 use super::attention_scores::{AttentionCase, attention_cases};
@@ -66,6 +66,10 @@ impl Operator for AttentionMix {
 
     fn cases(&self) -> Vec<Case> {
         attention_cases().into_iter().map(case).collect()
+    }
+
+    fn random_case(&self, draw: &mut Draw) -> Case {
+        case(AttentionCase::random(draw))
     }
 }
 

@@ -12,7 +12,7 @@ pub(crate) mod bf16;
 use crate::operator::{CacheUse, CallShape, Cost, Group, Kernel, Operator};
 use crate::program::{Attributes, Keys};
 use crate::step::SequenceShape;
-use crate::testing::{Case, CaseCache, bf16, out};
+use crate::testing::{Case, CaseCache, Draw, bf16, out};
 use crate::{DType, Invocation, bf16_to_f32, kernel};
 
 use super::isa::{AVX2, AVX512, for_isa};
@@ -71,6 +71,10 @@ impl Operator for AttentionScores {
     fn cases(&self) -> Vec<Case> {
         attention_cases().into_iter().map(case).collect()
     }
+
+    fn random_case(&self, draw: &mut Draw) -> Case {
+        case(AttentionCase::random(draw))
+    }
 }
 
 /// Shapes on which the readable attention's calls are tested.
@@ -85,6 +89,12 @@ pub(crate) struct AttentionCase {
 }
 
 impl AttentionCase {
+    pub(crate) fn random(draw: &mut Draw) -> AttentionCase {
+        let keys = draw.pick(&[Keys::Cache, Keys::Cache, Keys::Step]);
+        let sequences = draw.sequences(keys == Keys::Cache).iter().map(|s| (s.rows, s.offset)).collect();
+        AttentionCase { kv_heads: draw.count(3), group: draw.count(7), head_dim: draw.head_dim(), keys, sequences }
+    }
+
     pub(crate) fn rows(&self) -> usize {
         self.sequences.iter().map(|(rows, _)| rows).sum()
     }

@@ -35,8 +35,8 @@ mod vector;
 
 use super::shapes::all_bf16;
 use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
-use crate::testing::{Case, Fill, WeightFill, bf16, f32, out, weight};
-use crate::weight::{ElementType, Packed, WeightFormat};
+use crate::testing::{Case, Draw, Fill, WeightFill, bf16, f32, out, weight};
+use crate::weight::{ElementType, LANES, Packed, WeightFormat};
 use crate::{DType, Invocation, Matrix, MatrixMut};
 
 /// Input x `(rows, in)`; weights W `(out, in)` and optionally bias f32 `(1, out)`; output y `(rows, out)`.
@@ -87,6 +87,12 @@ impl Operator for Linear {
 
     fn cases(&self) -> Vec<Case> {
         cases()
+    }
+
+    fn random_case(&self, draw: &mut Draw) -> Case {
+        let (format, cols) = draw.format();
+        let rows = draw.rows();
+        case(rows, draw.count(3 * LANES) + draw.count(LANES), cols, format, draw.flip())
     }
 }
 
@@ -163,19 +169,20 @@ fn dense(shape: &CallShape) -> Result<(), String> {
     if format == WeightFormat::Bf16 { Ok(()) } else { Err(format!("needs bf16 weights, found {format}")) }
 }
 
+fn case(rows: usize, out_width: usize, cols: usize, format: WeightFormat, biased: bool) -> Case {
+    let label = format!("{rows}x{cols}->{out_width} {format:?}{}", if biased { " bias" } else { "" });
+    let mut case = Case::new(label, vec![bf16(rows, cols)], vec![out(rows, out_width, DType::BF16)]);
+    case.weights.push(weight(out_width, cols, format));
+    if biased {
+        case.weights.push(weight(1, out_width, WeightFormat::F32));
+    }
+    case
+}
+
 /// Every format, row count and odd edge appears; the rest of the product is left out.
 fn cases() -> Vec<Case> {
     use ElementType::{BF16, F16, F32};
     use WeightFormat::{Affine4, Bf16, Int8};
-    let case = |rows: usize, out_width: usize, cols: usize, format: WeightFormat, biased: bool| {
-        let label = format!("{rows}x{cols}->{out_width} {format:?}{}", if biased { " bias" } else { "" });
-        let mut case = Case::new(label, vec![bf16(rows, cols)], vec![out(rows, out_width, DType::BF16)]);
-        case.weights.push(weight(out_width, cols, format));
-        if biased {
-            case.weights.push(weight(1, out_width, WeightFormat::F32));
-        }
-        case
-    };
     let w4 = |group, parameters| Affine4 { group, parameters };
     let g128 = w4(128, BF16);
     let mut cases = vec![case(3, 65, 33, WeightFormat::F32, true)];

@@ -1,4 +1,5 @@
-//! The command line: which verbs there are, and how an error becomes a message and an exit code.
+//! The command line: which verbs there are, and how an error becomes a message and an exit code. A library, so that a project
+//! elsewhere makes the same program with its own kernels: its `main` is one call of [`main`].
 //! Not here: what a verb does (one file each), the engine, measurements.
 
 mod bench;
@@ -18,6 +19,7 @@ mod ladder;
 mod lines;
 mod load;
 mod mcp;
+mod new;
 mod npy;
 mod output;
 mod progress;
@@ -89,6 +91,8 @@ enum Verb {
     Ceilings(ceilings::Args),
     /// Which kernel every call of a checkpoint's passes gets, from shapes alone; nothing is loaded or run
     Wiring(wiring::Args),
+    /// A kernel or a checkpoint of your own, as a stub that works; or a project for them outside the repository
+    New(new::Args),
     /// What this machine has, what that means, and how to get what is missing
     Doctor(doctor::Args),
     /// Continue one prompt
@@ -105,7 +109,10 @@ enum Verb {
     Pull(pull::Args),
 }
 
-fn main() -> ExitCode {
+/// Runs the program's command line. `lab` makes the registry that `--solution lab` means: usually ours and your own
+/// ([`ops::Registry::with`]). Prints what there is to print; the exit code is the process's.
+pub fn main(lab: fn() -> ops::Registry) -> ExitCode {
+    load::set_lab(lab);
     let line = CommandLine::parse();
     interrupt::install();
     let result = match line.verb {
@@ -124,6 +131,7 @@ fn main() -> ExitCode {
         Verb::Ladder(args) => ladder::run(args),
         Verb::Ceilings(args) => ceilings::run(args),
         Verb::Wiring(args) => wiring::run(args),
+        Verb::New(args) => new::run(&args),
         Verb::Doctor(args) => doctor::run(args),
         Verb::Run(args) => run::run(args),
         Verb::Chat(args) => chat::run(args),
