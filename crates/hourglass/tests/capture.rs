@@ -142,7 +142,7 @@ fn the_sources_are_those_of_this_checkout() {
         .unwrap();
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
     assert!(
-        sources.get("crates/hourglass/src/main.rs").is_some()
+        sources.get("crates/hourglass/src/lib.rs").is_some()
             && sources.get("crates/hourglass/tests/capture.rs").is_none()
     );
 }
