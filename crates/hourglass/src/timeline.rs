@@ -91,9 +91,9 @@ pub(crate) struct Args {
     /// What the trace is written as
     #[arg(long, value_enum, default_value = "perfetto", requires = "out")]
     format: Format,
-    /// CPU samples per second and thread
-    #[arg(long, value_name = "HZ", default_value_t = probe::sampler::FREQUENCY_HZ)]
-    frequency: u64,
+    /// CPU samples per second and thread; 997 over the number of workers where nothing is given
+    #[arg(long, value_name = "HZ")]
+    frequency: Option<u64>,
     /// No CPU samples, context switches or page faults: spans alone
     #[arg(long, conflicts_with = "frequency")]
     no_samples: bool,
@@ -145,8 +145,8 @@ impl Args {
     fn check(&self) -> Result<()> {
         let warmup = ("--warmup", self.warmup, 1..=1_000, "the first request tells how much room the tracer needs");
         check_counts(request::lengths(self.input_len, self.output_len).into_iter().chain([warmup]))?;
-        if !(1..=20_000).contains(&self.frequency) {
-            return Err(usage(format!("--frequency {}: expected 1 to 20000 samples per second", self.frequency)));
+        if let Some(frequency) = self.frequency.filter(|hz| !(1..=20_000).contains(hz)) {
+            return Err(usage(format!("--frequency {frequency}: expected 1 to 20000 samples per second")));
         }
         if self.overhead_rounds > 100 {
             return Err(usage(format!("--overhead-rounds {}: expected at most 100", self.overhead_rounds)));
@@ -159,13 +159,14 @@ impl Args {
 }
 
 fn measure(args: &Args, files: &ModelFiles, engine: &mut Engine, prompt: &[u32]) -> Result<Timeline> {
+    let shared = || probe::sampler::FREQUENCY_HZ.div_ceil(engine.options().threads.max(1) as u64);
     let request = TimelineRequest {
         prompt,
         output_tokens: args.output_len,
         logits: args.prefill_logits.mode(),
         phase: args.phase.phase(),
         warmup: args.warmup,
-        frequency_hz: (!args.no_samples).then_some(args.frequency),
+        frequency_hz: (!args.no_samples).then(|| args.frequency.unwrap_or_else(shared)),
         overhead_rounds: args.overhead_rounds,
     };
     let text = text::Text::of(files, prompt);

@@ -89,9 +89,9 @@ fn perfettos_trace_processor_finds_everything_and_complains_of_nothing() {
         json!(["main", null]),
         json!(["stream 7", null]),
         json!(["worker 0", null]),
-        json!(["worker 0: lost time", "worker 0"]),
+        json!(["worker 0: lost time", null]),
         json!(["worker 1", null]),
-        json!(["worker 1: lost time", "worker 1"]),
+        json!(["worker 1: lost time", null]),
     ];
     assert_eq!(tracks, wanted);
     // Nesting is as written: the request, in it a step, in it the dispatch.

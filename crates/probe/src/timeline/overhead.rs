@@ -9,6 +9,8 @@ use record::{Known, Reading, Unit};
 /// Samples that are compared as one pair: the four without tracing against the four with it.
 pub(super) const BLOCK: usize = 8;
 
+const MORE: &str = "trace a longer request, or raise `--overhead-rounds`";
+
 /// In its place where it was not measured.
 pub(super) fn not_measured() -> Known<TracingOverhead> {
     Known::unavailable("not measured", "leave out `--overhead-rounds 0`")
@@ -37,13 +39,15 @@ pub(super) fn estimate(of: OverheadUnit, samples: Vec<OverheadSample>) -> Known<
             let (low, high) = match &comparison.interval {
                 Known::Is(interval) => (share(interval.low), share(interval.high)),
                 Known::Unavailable(missing) => {
-                    (Known::Unavailable(missing.clone()), Known::Unavailable(missing.clone()))
+                    // The comparison's own advice names a flag of another verb.
+                    let unknown = || Known::unavailable(missing.unavailable.clone(), MORE);
+                    (unknown(), unknown())
                 }
             };
             let confidence = Reading::measured(CONFIDENCE, Unit::Share, n);
             Known::Is(TracingOverhead { of, share: share(comparison.ratio), low, high, confidence, samples })
         }
-        Err(error) => Known::unavailable(error.to_string(), "trace a longer request"),
+        Err(error) => Known::unavailable(error.to_string(), MORE),
     }
 }
 

@@ -30,8 +30,6 @@ mod field {
         pub(in super::super) const PROCESS: u32 = 3;
         pub(in super::super) const PARENT: u32 = 5;
         pub(in super::super) const COUNTER: u32 = 8;
-        pub(in super::super) const CHILD_ORDERING: u32 = 11;
-        pub(in super::super) const RANK: u32 = 12;
         pub(in super::super) const DESCRIPTION: u32 = 14;
     }
 
@@ -70,6 +68,8 @@ const SEQUENCE: u64 = 1;
 /// Perfetto's number for CLOCK_MONOTONIC.
 const MONOTONIC: u64 = 3;
 const PROCESS_TRACK: u64 = 1;
+/// The track that counters are below, so that they do not lie between the lanes: viewers sort by name.
+const COUNTERS: u64 = 2;
 /// The only mapping that frames belong to: addresses are already names.
 const MAPPING: u64 = 1;
 /// Interned entries per packet: packets stay small and names in order before their use.
@@ -91,8 +91,8 @@ pub enum WriteError {
 
 /// Writes the whole trace.
 ///
-/// Each lane is a track below the process, in the trace's order; below it is a track of the time that its thread lost, if it lost
-/// any (of two lanes of one thread, below the last). Threads of the operating system have the CPU samples. Flame graphs of the samples count each as 1; their weights are in the counter `cpu time`.
+/// Each lane is a track below the process, and beside it is a track of the time that its thread lost, if it lost any (of two lanes
+/// of one thread, beside the last). Threads of the operating system have the CPU samples. Flame graphs of the samples count each as 1; their weights are in the counter `cpu time`.
 ///
 /// # Errors
 /// A trace that breaks its rules, before anything is written; what `out` reports, which is given many small pieces: let it buffer.
@@ -130,7 +130,7 @@ fn iid(index: usize) -> u64 {
 }
 
 fn lane_track(lane: usize) -> u64 {
-    PROCESS_TRACK + 1 + lane as u64
+    COUNTERS + 1 + lane as u64
 }
 
 /// Name of the category that lost time is in.
@@ -182,15 +182,13 @@ impl<W: Write> Writer<'_, W> {
                 descriptor.uint(track::UUID, PROCESS_TRACK).message(track::PROCESS, |fields| {
                     fields.uint(1, process).text(6, &trace.process.name);
                 });
-                // 3: by rank.
-                descriptor.uint(track::CHILD_ORDERING, 3);
             });
         })?;
         for (index, lane) in trace.lanes.iter().enumerate() {
             self.send(|packet| {
                 packet.message(field::packet::TRACK, |descriptor| {
                     descriptor.uint(track::UUID, lane_track(index)).uint(track::PARENT, PROCESS_TRACK);
-                    descriptor.text(track::NAME, &lane.name).uint(track::RANK, index as u64);
+                    descriptor.text(track::NAME, &lane.name);
                     let mut about = Vec::new();
                     if let Some(thread) = lane.kind.thread() {
                         about.push(format!("thread {thread}"));
@@ -207,7 +205,7 @@ impl<W: Write> Writer<'_, W> {
                 let (name, uuid) = (format!("{}: lost time", lane.name), self.lost_track(index));
                 self.send(|packet| {
                     packet.message(field::packet::TRACK, |descriptor| {
-                        descriptor.uint(track::UUID, uuid).uint(track::PARENT, lane_track(index));
+                        descriptor.uint(track::UUID, uuid).uint(track::PARENT, PROCESS_TRACK);
                         descriptor.text(track::NAME, &name);
                     });
                 })?;
@@ -223,12 +221,16 @@ impl<W: Write> Writer<'_, W> {
                 }
             });
         })?;
+        self.send(|packet| {
+            packet.message(field::packet::TRACK, |descriptor| {
+                descriptor.uint(track::UUID, COUNTERS).uint(track::PARENT, PROCESS_TRACK).text(track::NAME, "counters");
+            });
+        })?;
         for (index, counter) in trace.counters.iter().enumerate() {
             self.send(|packet| {
                 packet.message(field::packet::TRACK, |descriptor| {
                     descriptor.uint(track::UUID, lane_track(trace.lanes.len() + index));
-                    descriptor.uint(track::PARENT, PROCESS_TRACK).text(track::NAME, &counter.name);
-                    descriptor.uint(track::RANK, (trace.lanes.len() + index) as u64);
+                    descriptor.uint(track::PARENT, COUNTERS).text(track::NAME, &counter.name);
                     descriptor.message(track::COUNTER, |fields| {
                         match counter.unit {
                             CounterUnit::Bytes => fields.uint(3, 3),
