@@ -11,7 +11,7 @@ use record::capture::raw::{
     Place as RawPlace, RawAddress, RawCall, RawExecutable, RawSample, RawSpans, RawStep, RawThread,
 };
 use record::capture::share::Share;
-use record::capture::{CaptureMetadata, Cost, Ended, Place, TracePackage, placed};
+use record::capture::{CAUTION, CaptureMetadata, Cost, Ended, Place, TracePackage, placed};
 use record::timeline::{SamplingRung, SamplingUse};
 use record::{Known, LogitsMode, Mechanisms, Phase, Subject, Workload};
 use sha2::{Digest, Sha256};
@@ -203,6 +203,7 @@ fn metadata(steps: u64, rung: SamplingRung) -> CaptureMetadata {
         },
         overhead: Known::unavailable("a test", "nothing"),
         simulation: Known::unavailable("a test", "nothing"),
+        caution: CAUTION.into(),
         trace: TracePackage { basename: "t".into(), files: 0, bytes: 0, manifest_sha256: String::new() },
         checks: Vec::new(),
         void: false,

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use record::capture::lines::{LineRow, LinesRecord, PlaceLines, Verification};
-use record::capture::{Cost, Place};
+use record::capture::{CAUTION, Cost, Place};
 
 use crate::figures::{percent, thousands};
 use crate::prose::paragraph;
@@ -61,7 +61,7 @@ pub(crate) fn body(record: &LinesRecord, shown: &[&PlaceLines]) -> String {
             format!("{}: expected {}, found {}; rely on nothing above.", check.name, check.expected, check.found);
         text += &paragraph("VOID: ", &found, "  ");
     }
-    text += &paragraph("", "A capture is never a latency: sampling and tracing are inside every time.", "");
+    text += &paragraph("", CAUTION, "");
     text
 }
 

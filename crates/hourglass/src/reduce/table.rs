@@ -8,7 +8,7 @@ use record::capture::raw::CounterKind;
 use record::capture::reduced::counters::{CounterOrigin, CounterTree};
 use record::capture::reduced::instructions::InstructionTree;
 use record::capture::reduced::kernels::{KernelRow, KernelTree};
-use record::capture::{Cost, Place};
+use record::capture::{CAUTION, Cost, Place};
 use record::{CaptureRecord, Known};
 
 use crate::figures::{percent, show, thousands};
@@ -44,7 +44,7 @@ pub(crate) fn body(record: &CaptureRecord) -> String {
             format!("{}: expected {}, found {}; rely on nothing above.", check.name, check.expected, check.found);
         text += &paragraph("VOID: ", &found, "  ");
     }
-    text += &paragraph("", "A capture is never a latency: sampling and tracing are inside every time.", "");
+    text += &paragraph("", CAUTION, "");
     text
 }
 

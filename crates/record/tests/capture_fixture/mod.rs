@@ -9,7 +9,7 @@ use record::capture::lines::{ExecutableUse, LinesRecord, SourceFile, StackFrame,
 use record::capture::load::RawTrace;
 use record::capture::raw::{RawAddress, RawCall, RawSample, RawSpans, RawStep, RawThread};
 use record::capture::share::SHARE_METHOD;
-use record::capture::{CaptureMetadata, Ended, Provenance, Source, Stretch, TracePackage, placed};
+use record::capture::{CAUTION, CaptureMetadata, Ended, Provenance, Source, Stretch, TracePackage, placed};
 use record::timeline::{SamplingRung, SamplingUse};
 use record::{
     BandwidthRow, Binary, Ceilings, CeilingsWorkload, Conditions, Host, InstructionPath, Known, Level, LogitsMode,
@@ -221,6 +221,7 @@ pub fn metadata() -> CaptureMetadata {
         },
         overhead: missing(),
         simulation: missing(),
+        caution: CAUTION.into(),
         trace: TracePackage { basename: "t".into(), files: 10, bytes: 1, manifest_sha256: "0".repeat(64) },
         checks: Vec::new(),
         void: false,
