@@ -15,6 +15,11 @@ use crate::figures::{percent, show};
 use crate::output;
 use crate::prose::paragraph;
 
+/// The first characters of a text that may come from elsewhere.
+fn first(text: &str, count: usize) -> String {
+    text.chars().take(count).collect()
+}
+
 pub(super) fn list(context: &Context) -> Result<ExitCode> {
     let ledger = context.ledger()?;
     let rows: Vec<(&Entry, String, &str)> = ledger.entries().iter().filter_map(|entry| row(&ledger, entry)).collect();
@@ -33,7 +38,7 @@ pub(super) fn list(context: &Context) -> Result<ExitCode> {
         text += "No decision yet: `hourglass decide open` begins one.\n";
     }
     for (entry, verdict, change) in rows {
-        let lead = format!("{:<11} {:<11} {:<13} ", entry.id, &entry.created[..entry.created.len().min(10)], verdict);
+        let lead = format!("{:<11} {:<11} {:<13} ", entry.id, first(&entry.created, 10), verdict);
         text += &paragraph(&lead, change, &" ".repeat(38));
     }
     output::print(text.as_bytes())?;
@@ -84,7 +89,7 @@ pub(super) fn one(context: &Context, id: &str) -> Result<ExitCode> {
         }
         Body::Merge(merge) => {
             for head in &merge.heads {
-                let _ = writeln!(text, "Merges the branch that ends with {}", &head[..head.len().min(16)]);
+                let _ = writeln!(text, "Merges the branch that ends with {}", first(head, 16));
             }
         }
     }
@@ -132,7 +137,7 @@ fn opened(text: &mut String, opening: &Opening) {
             workload.model,
             workload.context_tokens,
             workload.output_tokens,
-            &opened.workload_id[..opened.workload_id.len().min(12)]
+            first(&opened.workload_id, 12)
         );
         *text += &paragraph("Workload: ", &words, "  ");
     }
