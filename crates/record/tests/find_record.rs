@@ -537,6 +537,42 @@ fn what_the_machine_took_is_ranked_and_never_what_to_change() {
     assert_eq!(names, ["weights and scratch", "keys and values"], "600 MB less 80 MB, and 80 MB");
 }
 
+/// The rung is clocked at four fifths of its parent's time.
+#[test]
+fn a_row_of_the_route_holds_prediction_and_observation() {
+    let mut views = views();
+    views.wiring = Some(seen("wiring.json", plan(&[("q_proj", "linear", "dense", 4_000_000)])));
+    let text = RungText { name: "packed".into(), change: "four bits".into(), hypothesis: "weights dominate".into() };
+    let packed = plan(&[("q_proj", "linear", "matvec", 1_000_000)]);
+    views.rungs = vec![(text.clone(), seen("wiring-packed.json", packed))];
+    let find = seen("find.json", record_of(&views));
+    let clock_both = |counts: bool| {
+        let arms = vec![arm(CHECKPOINT, ArmKind::Checkpoint), arm("packed", ArmKind::Checkpoint)];
+        let noise = |order: usize| 1.0 + 0.001 * (order % 3) as f64;
+        let mut record =
+            run(arms, 4, |order, _, arm| Some(Takes::times(noise(order) * if arm == 1 { 0.8 } else { 1.0 })));
+        record.arms[1].counts = counts;
+        bench_fixture::finish(&mut record);
+        record
+    };
+    let row = climb_row(CHECKPOINT, &text, &find, &seen("bench.json", clock_both(true))).unwrap();
+    assert_eq!((row.finding, row.verdict.known()), (Finding::Confirmed, Some(&Verdict::Better)));
+    let gained = seconds(&row.gained);
+    assert!((gained - 0.2 * seconds(&row.before)).abs() < 0.01 * seconds(&row.before), "{row:?}");
+    let decode = named(find.record.ranking.known().unwrap(), Phase::Decode, "q_proj: linear");
+    assert!((seconds(&row.predicted.by_bytes) - 0.75 * seconds(&decode.measured)).abs() < 1e-9);
+    assert_eq!(row.hits_the_first, Known::Is(false), "the first is the prefill's, which this rung leaves alone");
+    assert!(row.sentence.starts_with("confirmed: faster; the request takes 0.8"), "{}", row.sentence);
+    let void = climb_row(CHECKPOINT, &text, &find, &seen("bench.json", clock_both(false))).unwrap();
+    assert_eq!((void.finding, void.gained.known()), (Finding::Void, None));
+    let error = climb_row("rope", &text, &find, &seen("bench.json", clock_both(true))).unwrap_err();
+    assert!(error.contains("find.json is about 'selected'"), "{error}");
+    let mut other = clock_both(true);
+    other.workload.seed = 1;
+    let error = climb_row(CHECKPOINT, &text, &find, &seen("bench.json", other)).unwrap_err();
+    assert!(error.contains("seed differ"), "{error}");
+}
+
 #[test]
 fn a_climb_reads_back_and_its_rows_join() {
     let seconds = |value| Reading::measured(value, Unit::Seconds, 4);

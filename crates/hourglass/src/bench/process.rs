@@ -21,6 +21,8 @@ use crate::interrupt;
 const TICK: Duration = Duration::from_millis(100);
 /// After its request a child has nothing left to do.
 const TO_END: Duration = Duration::from_secs(20);
+/// How long after its end a child's last lines may take to be read.
+const TO_BE_READ: Duration = Duration::from_secs(2);
 /// What is kept of a child's stderr.
 const TAIL_BYTES: usize = 4096;
 
@@ -206,6 +208,7 @@ fn listen(
     limit: Option<Duration>,
     tick: &mut dyn FnMut(),
 ) -> Result<(), End> {
+    let mut ended: Option<Instant> = None;
     loop {
         check(start, limit)?;
         tick();
@@ -213,8 +216,12 @@ fn listen(
             Ok(Ok(line)) => talk.hear(&line, process)?,
             Ok(Err(why)) => return Err(End::Lost(why)),
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            // What it started may hold its stdout open for ever.
-            Err(RecvTimeoutError::Timeout) if has_ended(process) => return Ok(()),
+            // What it started may hold its stdout open for ever; on a busy machine its last lines may be read late.
+            Err(RecvTimeoutError::Timeout) if has_ended(process) => {
+                if ended.get_or_insert_with(Instant::now).elapsed() > TO_BE_READ {
+                    return Ok(());
+                }
+            }
             Err(RecvTimeoutError::Timeout) => {}
         }
     }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Candidate {
-    /// 1 + the number of candidates that surely have more to give, so that those that cannot be told apart share a rank.
+    /// The place of the first candidate that this one is not surely below: those that cannot be told apart share a rank.
     pub rank: u64,
     pub kind: CandidateKind,
     /// e.g. `q_proj: linear`.

@@ -68,8 +68,9 @@ impl Ranking {
         rows.sort_by(|a, b| b.recoverable().total_cmp(&a.recoverable()));
         let rungs = offers(views, checkpoint, &rows);
         let subject = words::Subject { views, checkpoint, workload: &clock.record.workload };
+        let ranks = ranks(rows.iter().map(bounds_of));
         let candidates: Vec<Candidate> =
-            rows.iter().map(|row| candidate(&subject, row, &rows, &rungs, request)).collect();
+            rows.iter().zip(ranks).map(|(row, rank)| candidate(&subject, row, rank, &rungs, request)).collect();
         let sum = |pick: fn(&Row) -> f64| rows.iter().filter(|row| row.in_request).map(pick).sum::<f64>();
         let (floor, recoverable) = (sum(|row| row.floor.unwrap_or(0.0)), sum(Row::recoverable));
         let n = summary.samples_s.len() as u64;
@@ -132,7 +133,9 @@ impl Ranking {
             self.candidates.len() as u64,
             whole.count() as u64,
         ));
-        let ranked = self.candidates.iter().filter(|candidate| candidate.rank == rank(candidate, &self.candidates));
+        let bounds_of = |candidate: &Candidate| bounds(value(&candidate.recoverable), &candidate.interval);
+        let again = ranks(self.candidates.iter().map(bounds_of));
+        let ranked = self.candidates.iter().zip(again).filter(|(candidate, rank)| candidate.rank == *rank);
         checks.push(Check::counts("ranking: ranks", self.candidates.len() as u64, ranked.count() as u64));
         checks
     }
@@ -162,12 +165,11 @@ fn budget(parts: &PhaseParts, n: u64) -> PhaseBudget {
     }
 }
 
-fn candidate(subject: &words::Subject<'_>, row: &Row, rows: &[Row], rungs: &[RungOffer], request: f64) -> Candidate {
+fn candidate(subject: &words::Subject<'_>, row: &Row, rank: u64, rungs: &[RungOffer], request: f64) -> Candidate {
     let seconds = |value: f64| Reading::measured(value, Unit::Seconds, row.samples);
     let recoverable = row.recoverable();
-    let surely_more = rows.iter().filter(|other| surely_more(&bounds_of(other), &bounds_of(row))).count();
     Candidate {
-        rank: surely_more as u64 + 1,
+        rank,
         kind: row.kind,
         name: row.name.clone(),
         phase: row.phase,
@@ -206,14 +208,13 @@ fn bounds(middle: f64, interval: &Known<crate::find::SecondsInterval>) -> Bounds
     interval.known().map_or((middle, middle, middle), |interval| (interval.low, middle, interval.high))
 }
 
-/// Whether `one` has more to give than `other`, whatever their intervals hold.
-fn surely_more(one: &Bounds, other: &Bounds) -> bool {
-    one.0 > other.2 && one.1 > other.1
-}
-
-/// A candidate's rank among all.
-fn rank(candidate: &Candidate, all: &[Candidate]) -> u64 {
-    let of = |candidate: &Candidate| bounds(candidate.recoverable.value().unwrap_or(0.0), &candidate.interval);
-    let own = of(candidate);
-    all.iter().filter(|other| surely_more(&of(other), &own)).count() as u64 + 1
+/// Ranks of candidates that stand in order: one that surely has less to give than the first of the rank before begins a rank
+/// of its own, its place.
+fn ranks(ordered: impl Iterator<Item = Bounds>) -> Vec<u64> {
+    let mut first: Option<(u64, Bounds)> = None;
+    let rank = |(index, own): (usize, Bounds)| match first {
+        Some((rank, leader)) if own.2 >= leader.0 => rank,
+        _ => first.insert((index as u64 + 1, own)).0,
+    };
+    ordered.enumerate().map(rank).collect()
 }
