@@ -1,23 +1,25 @@
 // What to change next: the ranking of `find`, by what the request could gain at most. Not here: the views it rests on.
 
 function verdictSection() {
-    return ofKind("find").map((entry) => (entry.record.ranking === undefined ? firstForm(entry) : rankingPanel(entry)));
+    return panelsOf("find", rankingPanel);
 }
 
 function rankingPanel(entry) {
     const record = entry.record;
     const ranking = known(record.ranking);
-    const steps = record.steps.filter((step) => step.outcome !== "done");
+    const leftOut = record.steps.filter((step) => step.outcome.left_out !== undefined);
+    const failed = record.steps.filter((step) => step.outcome !== "done" && !leftOut.includes(step));
     const head = [
         h("p", { class: "eyebrow" }, `${record.protocol.checkpoint}, ${workloadWords(record.workload)}`),
         voidNotice(entry),
-        steps.length > 0 && notice("warn", steps.map((step) => `${step.name}: ${stepWords(step.outcome)}`)),
+        failed.length > 0 && notice("warn", failed.map((step) => `${step.name}: ${stepWords(step.outcome)}`)),
     ];
     if (!ranking) return [head, notice("absent", `No ranking: ${record.ranking.unavailable}. To get it: ${record.ranking.how_to_get}.`), source(entry)];
     const most = Math.max(...ranking.candidates.map((candidate) => valueOf(candidate.recoverable) ?? 0), 0);
     return [
         head,
         h("p", { class: "verdict" }, h("b", {}, prose(ranking.verdict))),
+        leftOut.length > 0 && h("p", { class: "small" }, "Left out: ", leftOut.map((step) => `${step.name} (${step.outcome.left_out})`).join("; "), "."),
         ranking.doubts.length > 0 && [h("p", { class: "small" }, "Why it is not more certain:"), h("ul", { class: "small" }, ranking.doubts.map((doubt) => h("li", {}, prose(doubt))))],
         budgetChart(ranking),
         h("h3", {}, "What could be gained, most first"),
@@ -34,7 +36,7 @@ function rankingPanel(entry) {
 function stepWords(outcome) {
     if (typeof outcome === "string") return words(outcome);
     const [kind, why] = Object.entries(outcome)[0];
-    return kind === "left_out" ? `left out: ${why}` : `${words(kind)}: ${why}`;
+    return `${words(kind)}: ${why}`;
 }
 
 /** The request as floor, what could be gained, and what no row explains. */
@@ -125,21 +127,5 @@ function rungTable(rungs) {
             { head: "Could gain", unit: "s", of: (rung) => rung.at_most },
             { head: "By fewer bytes", unit: "s", of: (rung) => rung.by_bytes },
         ]),
-    ];
-}
-
-/** `find/1` has no ranking, but names the largest group and the next rung. */
-function firstForm(entry) {
-    const next = known(entry.record.next);
-    return [
-        voidNotice(entry),
-        coverageNotice(entry.record.coverage),
-        next
-            ? [
-                h("p", { class: "verdict" }, "The larger phase is ", h("b", {}, next.larger_phase), "; in it, ", h("b", {}, next.larger_phase === "decode" ? next.largest_decode_group : next.largest_prefill_group), " costs the most."),
-                terms([["The next rung", text(next.checkpoint)], ["What it changes", text(next.change)], ["What should be true of this profile", text(next.hypothesis)]]),
-            ]
-            : notice("absent", `No next step: ${entry.record.next?.unavailable ?? "not in this record"}.`),
-        source(entry),
     ];
 }
