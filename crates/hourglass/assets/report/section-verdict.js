@@ -1,5 +1,8 @@
 // What to change next: the ranking of `find`, by what the request could gain at most. Not here: the views it rests on.
 
+/** Candidates in full; the others are in the table. */
+const SHOWN = 6;
+
 function verdictSection() {
     return panelsOf("find", rankingPanel);
 }
@@ -24,9 +27,9 @@ function rankingPanel(entry) {
         budgetChart(ranking),
         h("h3", {}, "What could be gained, most first"),
         h("p", { class: "lead" }, "Seconds that one request could lose at most, if a part ran at this machine's measured ceilings. Parts that cannot be told apart share a rank. A gain is possible, not promised: only the request clock shows what arrives."),
-        h("ol", { class: "candidates" }, ranking.candidates.slice(0, 12).map((candidate) => candidateItem(candidate, most))),
-        ranking.candidates.length > 12 && details(`All ${ranking.candidates.length} candidates`, candidateTable(ranking.candidates)),
-        ranking.candidates.length <= 12 && details("The numbers as a table", candidateTable(ranking.candidates)),
+        h("ol", { class: "candidates" }, ranking.candidates.slice(0, SHOWN).map((candidate) => candidateItem(candidate, most))),
+        ranking.candidates.length > SHOWN && details(`All ${ranking.candidates.length} candidates`, candidateTable(ranking.candidates)),
+        ranking.candidates.length <= SHOWN && details("The numbers as a table", candidateTable(ranking.candidates)),
         ranking.rungs.length > 0 && rungTable(ranking.rungs),
         ranking.next.length > 0 && [h("h3", {}, "What to run next"), h("ol", {}, ranking.next.map((step) => h("li", {}, experiment(step))))],
         source(entry),
@@ -52,6 +55,7 @@ function budgetChart(ranking) {
     const colours = new Map(parts.map((part) => [part.part, part.colour]));
     return chart({
         title: `One request: ${number(whole * factor)} ${unit}`,
+        note: (valueOf(ranking.unexplained) ?? 0) < 0 ? `The parts, measured one by one, come to ${quantity(-valueOf(ranking.unexplained), "s")} more than the request.` : null,
         label: "The request's time",
         key: legend(colours),
         data: parts,
