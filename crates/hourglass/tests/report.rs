@@ -9,7 +9,7 @@
 mod report_fixture;
 mod support;
 
-use report_fixture::{HOSTILE, capture, climb, find, lines};
+use report_fixture::{HOSTILE, capture, climb, find, ledger, lines};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -46,6 +46,12 @@ fn look(report: &Path, folder: &Path, expected: Option<&Path>) -> Option<Value> 
 fn write(folder: &Path, name: &str, record: &impl Serialize) -> PathBuf {
     let path = folder.join(name);
     std::fs::write(&path, serde_json::to_vec(record).unwrap()).unwrap();
+    path
+}
+
+fn ledger_file(folder: &Path, words: &str) -> PathBuf {
+    let path = folder.join("ledger.jsonl");
+    std::fs::write(&path, ledger(words)).unwrap();
     path
 }
 
@@ -137,12 +143,19 @@ fn usage_is_checked_before_anything_is_written() {
     let changed = write(dir.path(), "changed.json", &changed);
     assert!(refusal(&["report", changed.to_str().unwrap(), "--out", out], 2).contains("changed after it was written"));
     assert!(!Path::new(out).exists());
+    // An edit that the ledger's chain shows.
+    let edited = ledger("x").replace("2.4 times as fast", "9.9 times as fast");
+    std::fs::write(dir.path().join("ledger.jsonl"), edited).unwrap();
+    let edited = dir.path().join("ledger.jsonl");
+    assert!(refusal(&["report", edited.to_str().unwrap(), "--out", out], 2).contains("ledger.jsonl"));
+    std::fs::write(&edited, ledger("x")).unwrap();
     // In a folder, what is no record is left out and said.
     let output = hourglass(&["report", dir.path().to_str().unwrap(), "--out", out, "--json"]).output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && told.contains("none.json") && told.contains("changed.json"), "{told}");
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&summary["records"][0]["schema"], &summary["records"][1]), (&json!("climb/1"), &Value::Null));
+    let used: Vec<&Value> = summary["records"].as_array().unwrap().iter().map(|used| &used["schema"]).collect();
+    assert_eq!(used, ["climb/1", "ledger/1"]);
     assert_eq!(summary["left_out"].as_array().unwrap().len(), 2);
     assert_eq!(run(&["report", "--out", out]).status.code(), Some(2));
 }
@@ -171,14 +184,18 @@ fn measured_records_are_shown() {
     let cases = ["kv-cache:decode:12", "--case", "selected:decode:12", "--case", "selected:prefill:12"];
     let replay = measure(at, "replay.json", &[&case[..], &cases].concat());
     let ceilings = measure(at, "ceilings.json", &["ceilings", "--rounds", "1", "--threads", "1"]);
+    let (before, after) = (format!("{}#kv-cache", bench.display()), format!("{}#selected", bench.display()));
+    let comparison = measure(at, "comparison.json", &["compare", &before, &after]);
     let wiring = measure(at, "wiring.json", &["wiring", "selected", "--model", "synthetic:tiny"]);
-    let page = report(at, &[&bench, &timeline, &replay, &ceilings, &wiring]);
+    let page = report(at, &[&bench, &timeline, &replay, &ceilings, &wiring, &comparison]);
     let found = look(&page, at, None).unwrap();
     sound(&found);
-    for shown in ["clock", "phases", "operators", "roofline", "timeline", "wiring", "memory", "conditions"] {
+    for shown in
+        ["clock", "phases", "operators", "roofline", "timeline", "wiring", "memory", "comparisons", "conditions"]
+    {
         assert_eq!(section(&found, shown)["missing"], false, "{shown}");
     }
-    for absent in ["next", "climb", "kernels", "comparisons", "decisions"] {
+    for absent in ["next", "climb", "kernels", "decisions"] {
         let section = section(&found, absent);
         assert_eq!(section["missing"], true, "{absent}");
         assert!(section["text"].as_str().unwrap().contains("hourglass "), "says how to get it: {section}");
@@ -213,6 +230,7 @@ fn every_kind_stands_alone() {
         (write(at, "climb.json", &climb()), "climb"),
         (write(at, "find.json", &find("It reads every weight once.")), "next"),
         (write(at, "capture.json", &capture()), "kernels"),
+        (ledger_file(at, "The weights."), "decisions"),
         (write(at, "lines.json", &lines("crates/x.rs", &"00".repeat(32))), "kernels"),
         (measure(at, "wiring.json", &["wiring", "selected", "--model", "synthetic:tiny"]), "wiring"),
     ];
@@ -234,10 +252,13 @@ fn no_string_of_a_record_becomes_html() {
     }
     let dir = folder();
     let record = write(dir.path(), "<img src=x onerror=alert(3)>.json", &find(HOSTILE));
-    let found = look(&report(dir.path(), &[&record]), dir.path(), None).unwrap();
+    let ledger = ledger_file(dir.path(), HOSTILE);
+    let found = look(&report(dir.path(), &[&record, &ledger]), dir.path(), None).unwrap();
     sound(&found);
-    let text = section(&found, "next")["text"].as_str().unwrap().to_owned();
-    assert!(text.contains("<script>alert(1)</script><img src=x onerror=alert(2)>"), "it is shown as text: {text}");
+    for shown in ["next", "decisions"] {
+        let text = section(&found, shown)["text"].as_str().unwrap().to_owned();
+        assert!(text.contains("<script>alert(1)</script><img src=x onerror=alert(2)>"), "it is shown as text: {text}");
+    }
 }
 
 #[test]

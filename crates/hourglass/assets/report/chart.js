@@ -12,14 +12,15 @@ const FIXED = {
     head: "var(--c6)",
     sampling: "var(--c8)",
     busy: "var(--c1)",
-    prefill: "var(--c2)",
+    prefill: "var(--c9)",
     decode: "var(--c1)",
     "other parts": "var(--c7)",
     barrier: "var(--c2)",
     dispatch: "var(--c3)",
     unexplained: "var(--c7)",
     descheduled: "var(--c4)",
-    steal: "var(--c6)",
+    "page fault": "var(--c5)",
+    "set-up": "var(--c6)",
 };
 
 /** A colour per name: the fixed ones, and for others those that are left, in order. */

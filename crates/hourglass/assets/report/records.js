@@ -7,6 +7,12 @@ function ofKind(kind) {
     return DATA.records.filter((entry) => entry.schema === kind || entry.schema.split("/")[0] === kind);
 }
 
+/** A panel per record of a kind; several stand side by side where there is room. */
+function panelsOf(kind, panel) {
+    const panels = ofKind(kind).map(panel);
+    return panels.length > 1 ? h("div", { class: "side" }, panels.map((content) => h("div", {}, content))) : panels;
+}
+
 /** Groups entries by a key, in order of first appearance: [[key, entries], ...]. */
 function groupBy(entries, key) {
     const groups = new Map();

@@ -1,7 +1,7 @@
 // The ladder walked on this machine: hypothesis, prediction, what was gained, decision. Not here: the clock of each step.
 
 function climbSection() {
-    return ofKind("climb").map((entry) => {
+    return panelsOf("climb", (entry) => {
         const record = entry.record;
         return [
             h("h3", {}, `The ladder from ${record.from} to ${record.to}`),

@@ -19,7 +19,7 @@ const METRIC_READING = {
 };
 
 function clockSection() {
-    return ofKind("bench").map((entry) => {
+    return panelsOf("bench", (entry) => {
         const record = entry.record;
         const left = record.arms.filter((arm) => !arm.counts);
         return [

@@ -2,8 +2,8 @@
 
 function kernelSection() {
     return [
-        ofKind("capture").map(capturePanel),
-        ofKind("lines").map(linesPanel),
+        panelsOf("capture", capturePanel),
+        panelsOf("lines", linesPanel),
     ];
 }
 

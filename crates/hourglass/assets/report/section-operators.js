@@ -30,7 +30,7 @@ function operatorSection() {
     });
     return [
         tabs("Shape", charts),
-        ofKind("sensitivity").map(sensitivityPanel),
+        panelsOf("sensitivity", sensitivityPanel),
     ];
 }
 

@@ -29,7 +29,7 @@ function causeName(cause) {
 }
 
 function timelineSection() {
-    return ofKind("timeline").map((entry) => {
+    return panelsOf("timeline", (entry) => {
         const record = entry.record;
         const summary = record.summary;
         const busy = valueOf(summary.device.busy_share);

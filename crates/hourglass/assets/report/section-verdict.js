@@ -1,30 +1,35 @@
 // What to change next: the ranking of `find`, by what the request could gain at most. Not here: the views it rests on.
 
+/** Candidates in full; the others are in the table. */
+const SHOWN = 6;
+
 function verdictSection() {
-    return ofKind("find").map((entry) => (entry.record.ranking === undefined ? firstForm(entry) : rankingPanel(entry)));
+    return panelsOf("find", rankingPanel);
 }
 
 function rankingPanel(entry) {
     const record = entry.record;
     const ranking = known(record.ranking);
-    const steps = record.steps.filter((step) => step.outcome !== "done");
+    const leftOut = record.steps.filter((step) => step.outcome.left_out !== undefined);
+    const failed = record.steps.filter((step) => step.outcome !== "done" && !leftOut.includes(step));
     const head = [
         h("p", { class: "eyebrow" }, `${record.protocol.checkpoint}, ${workloadWords(record.workload)}`),
         voidNotice(entry),
-        steps.length > 0 && notice("warn", steps.map((step) => `${step.name}: ${stepWords(step.outcome)}`)),
+        failed.length > 0 && notice("warn", failed.map((step) => `${step.name}: ${stepWords(step.outcome)}`)),
     ];
     if (!ranking) return [head, notice("absent", `No ranking: ${record.ranking.unavailable}. To get it: ${record.ranking.how_to_get}.`), source(entry)];
     const most = Math.max(...ranking.candidates.map((candidate) => valueOf(candidate.recoverable) ?? 0), 0);
     return [
         head,
         h("p", { class: "verdict" }, h("b", {}, prose(ranking.verdict))),
+        leftOut.length > 0 && h("p", { class: "small" }, "Left out: ", leftOut.map((step) => `${step.name} (${step.outcome.left_out})`).join("; "), "."),
         ranking.doubts.length > 0 && [h("p", { class: "small" }, "Why it is not more certain:"), h("ul", { class: "small" }, ranking.doubts.map((doubt) => h("li", {}, prose(doubt))))],
         budgetChart(ranking),
         h("h3", {}, "What could be gained, most first"),
         h("p", { class: "lead" }, "Seconds that one request could lose at most, if a part ran at this machine's measured ceilings. Parts that cannot be told apart share a rank. A gain is possible, not promised: only the request clock shows what arrives."),
-        h("ol", { class: "candidates" }, ranking.candidates.slice(0, 12).map((candidate) => candidateItem(candidate, most))),
-        ranking.candidates.length > 12 && details(`All ${ranking.candidates.length} candidates`, candidateTable(ranking.candidates)),
-        ranking.candidates.length <= 12 && details("The numbers as a table", candidateTable(ranking.candidates)),
+        h("ol", { class: "candidates" }, ranking.candidates.slice(0, SHOWN).map((candidate) => candidateItem(candidate, most))),
+        ranking.candidates.length > SHOWN && details(`All ${ranking.candidates.length} candidates`, candidateTable(ranking.candidates)),
+        ranking.candidates.length <= SHOWN && details("The numbers as a table", candidateTable(ranking.candidates)),
         ranking.rungs.length > 0 && rungTable(ranking.rungs),
         ranking.next.length > 0 && [h("h3", {}, "What to run next"), h("ol", {}, ranking.next.map((step) => h("li", {}, experiment(step))))],
         source(entry),
@@ -34,7 +39,7 @@ function rankingPanel(entry) {
 function stepWords(outcome) {
     if (typeof outcome === "string") return words(outcome);
     const [kind, why] = Object.entries(outcome)[0];
-    return kind === "left_out" ? `left out: ${why}` : `${words(kind)}: ${why}`;
+    return `${words(kind)}: ${why}`;
 }
 
 /** The request as floor, what could be gained, and what no row explains. */
@@ -50,6 +55,7 @@ function budgetChart(ranking) {
     const colours = new Map(parts.map((part) => [part.part, part.colour]));
     return chart({
         title: `One request: ${number(whole * factor)} ${unit}`,
+        note: (valueOf(ranking.unexplained) ?? 0) < 0 ? `The parts, measured one by one, come to ${quantity(-valueOf(ranking.unexplained), "s")} more than the request.` : null,
         label: "The request's time",
         key: legend(colours),
         data: parts,
@@ -125,21 +131,5 @@ function rungTable(rungs) {
             { head: "Could gain", unit: "s", of: (rung) => rung.at_most },
             { head: "By fewer bytes", unit: "s", of: (rung) => rung.by_bytes },
         ]),
-    ];
-}
-
-/** `find/1` has no ranking, but names the largest group and the next rung. */
-function firstForm(entry) {
-    const next = known(entry.record.next);
-    return [
-        voidNotice(entry),
-        coverageNotice(entry.record.coverage),
-        next
-            ? [
-                h("p", { class: "verdict" }, "The larger phase is ", h("b", {}, next.larger_phase), "; in it, ", h("b", {}, next.larger_phase === "decode" ? next.largest_decode_group : next.largest_prefill_group), " costs the most."),
-                terms([["The next rung", text(next.checkpoint)], ["What it changes", text(next.change)], ["What should be true of this profile", text(next.hypothesis)]]),
-            ]
-            : notice("absent", `No next step: ${entry.record.next?.unavailable ?? "not in this record"}.`),
-        source(entry),
     ];
 }

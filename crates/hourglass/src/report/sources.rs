@@ -46,7 +46,7 @@ struct Wanted {
 
 /// The wanted lines of every file that the records' rows name.
 ///
-/// A text is verified if the list of sources that the captured program was compiled from, which lies in the trace's folder beside
+/// A text is verified if the list of sources that the captured program was compiled from, which lies in the trace's folder near
 /// the record and has the digest that the record names, has the file's digest.
 pub(super) fn of<'a>(records: impl Iterator<Item = Located<'a>>) -> BTreeMap<String, SourceText> {
     let mut wanted: BTreeMap<String, Wanted> = BTreeMap::new();
@@ -89,17 +89,19 @@ fn places(record: &Value) -> &[Value] {
     places.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Digests of the files that the captured program was compiled from, by path; empty if their list is not beside the record.
+/// Digests of the files that the captured program was compiled from, by path; empty if their list is not near the record: in a
+/// folder beside it, or beside its own folder.
 fn compiled_from(located: &Located<'_>) -> BTreeMap<String, String> {
     let Some(digest) = located.record["provenance"]["source"]["tree_sha256"].as_str() else { return BTreeMap::new() };
-    let folders =
-        std::fs::read_dir(located.folder).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
-    let texts = folders.filter_map(|folder| {
+    let around = [located.folder.join("."), located.folder.join("..")];
+    let entries = around.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
+    let folders = entries.filter_map(Result::ok).map(|entry| entry.path());
+    let mut texts = folders.filter_map(|folder| {
         let path = folder.join(record::capture::raw::SOURCES);
         let small = path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() <= MAX_BYTES);
         if small { std::fs::read_to_string(path).ok() } else { None }
     });
-    let own = texts.into_iter().find(|text| record::file_digest(text.as_bytes()) == digest).unwrap_or_default();
+    let own = texts.find(|text| record::file_digest(text.as_bytes()) == digest).unwrap_or_default();
     own.lines().filter_map(|line| line.split_once("  ")).map(|(digest, file)| (file.into(), digest.into())).collect()
 }
 
@@ -123,7 +125,7 @@ fn read(root: &Path, file: &str, wanted: &Wanted) -> Result<SourceText, String> 
     let own = record::file_digest(text.as_bytes());
     let why = match wanted.digests.iter().find(|digest| digest.as_ref() != Some(&own)) {
         Some(Some(_)) => Some("the file was changed after the captured program was compiled"),
-        Some(None) => Some("the list of sources that the captured program was compiled from is not beside its record"),
+        Some(None) => Some("the list of sources that the captured program was compiled from is not near its record"),
         None => None,
     };
     let lines: Vec<&str> = text.lines().collect();
@@ -177,8 +179,11 @@ mod tests {
         fs::write(dir.path().join("trace").join(record::capture::raw::SOURCES), &list).unwrap();
         let of = |digest: String| {
             let record = serde_json::json!({"provenance": {"source": {"tree_sha256": digest}}});
-            compiled_from(&Located { record: &record, folder: dir.path() }).len()
+            let near = compiled_from(&Located { record: &record, folder: dir.path() }).len();
+            let beside = compiled_from(&Located { record: &record, folder: &dir.path().join("lines") }).len();
+            (near, beside)
         };
-        assert_eq!((of(record::file_digest(list.as_bytes())), of("0".repeat(64))), (1, 0));
+        fs::create_dir(dir.path().join("lines")).unwrap();
+        assert_eq!((of(record::file_digest(list.as_bytes())), of("0".repeat(64))), ((1, 1), (0, 0)));
     }
 }

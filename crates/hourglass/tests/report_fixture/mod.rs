@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use record::ledger::{Body, Entry, NO_ENTRY};
 use record::{CaptureRecord, ClimbRecord, FindRecord, LinesRecord};
 use serde_json::{Value, json};
 
@@ -240,4 +241,35 @@ pub fn capture() -> CaptureRecord {
     .unwrap();
     record.close();
     record
+}
+
+/// A ledger of two decisions: one opened and kept, one still open; `words` wherever words stand.
+pub fn ledger(words: &str) -> String {
+    let body = |value: Value| -> Body { serde_json::from_value(value).unwrap() };
+    let opening = |change: &str| {
+        body(json!({
+            "kind": "open", "dominates": words, "change": change, "accept": ["decode > +20 %"], "reject": ["request > +2 %"],
+            "workloads": [], "baseline": "capacity-cache", "candidate": "quantized-matvec", "target": "projections",
+            "evidence": [evidence("replay/1")],
+        }))
+    };
+    let answer = |rule: &str, answer: &str| {
+        json!({"rule": rule, "answer": answer, "sentence": words, "used": [
+            {"name": "decode", "value": {"value": 2.4, "unit": "x", "n": 4}, "interval": {"low": 2.3, "high": 2.5}}]})
+    };
+    let opened = Entry::new("2026-01-01T00:00:00Z", NO_ENTRY, opening("Keep the weights packed."));
+    let closing = body(json!({
+        "kind": "close", "opened": opened.id, "verdict": "keep", "sentence": "Kept: decode is 2.4 times as fast.",
+        "shapes": [{
+            "workload_id": "ab".repeat(32), "shape": "128 prompt tokens, 129 generated", "verdict": "keep",
+            "accept": [answer("decode > +20 %", "holds")], "reject": [answer("request > +2 %", "fails")],
+            "outcome": "target_fell_request_faster", "outcome_sentence": words,
+            "arrived": {"value": 0.9, "unit": "x", "n": 1}, "memory": missing("not measured"), "tokens_equal": true,
+        }],
+        "evidence": [],
+    }));
+    let closed = Entry::new("2026-01-02T00:00:00Z", &opened.hash, closing);
+    let open = Entry::new("2026-01-03T00:00:00Z", &closed.hash, opening("Fuse the add into the norm."));
+    let line = |entry: &Entry| serde_json::to_string(entry).unwrap() + "\n";
+    [&opened, &closed, &open].map(line).concat()
 }
