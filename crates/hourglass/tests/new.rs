@@ -124,7 +124,7 @@ fn the_labs_example_is_listed_bound_replayed_and_clocked() {
     let replay = json(&replay);
     assert_eq!(replay["cases"][0]["subject"]["solution"], "lab", "{replay}");
     let bench = ["bench", "--variant", "selected", "--variant", "wider-norm", "--json"];
-    let short = ["--repeats", "1", "--input-len", "8", "--output-len", "3", "--threads", "1"];
+    let short = ["--repeats", "2", "--input-len", "8", "--output-len", "3", "--threads", "1"];
     let bench = json(&[&bench, &TINY[..], &lab, &short].concat());
     assert!(bench.to_string().contains("wide-sums/"), "what was bound is in the record");
 }
@@ -218,7 +218,7 @@ fn mistakes_that_do_not_compile_say_what_is_expected() {
     assert!(right.0, "{}", right.1);
     let (compiled, text) = message("fn wrong(_call: &mut Invocation<'_>, _rows: usize) {}", fields);
     assert!(!compiled && text.contains("mismatched types") && text.contains("run: wrong"), "{text}");
-    assert!(text.contains("expected fn pointer `for<'a, 'b> fn(&'a Invocation<'b>)`"), "{text}");
+    assert!(text.contains("expected fn pointer `for<'a, 'b> fn(&'a ops::Invocation<'b>)`"), "{text}");
     let (compiled, text) =
         message("fn wrong(_call: &Invocation<'_>) {}", &fields.replace("because: \"it is wrong\", ", ""));
     assert!(!compiled && text.contains("expected these fields in this order") && text.contains("because:"), "{text}");
