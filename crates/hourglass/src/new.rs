@@ -10,11 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use ops::{Operator, Registry};
+use model::{LoadOptions, lower, weight_formats};
+use ops::{MechanismControls, Operator, Registry};
 use serde::Serialize;
+use weights::{ModelSource, OpenOptions};
 
 use crate::failure::usage;
-use crate::load::Solution;
+use crate::ladder::diff::ROWS;
+use crate::load::{DEFAULT_MODEL, Solution};
 use crate::output;
 
 #[derive(clap::Args)]
@@ -120,13 +123,34 @@ fn kernel(registry: &Registry, operator: &str, name: &str, place: &Place) -> Res
     let reference = reference_text(*operator, &target)?;
     let stub = stub::kernel(operator.name(), name, &reference);
     let line = edit::insert(&target.file, &[edit::Insertion::code(&stub), edit::Insertion::kernel(&stub)])?;
-    let (program, operator) = (target.program(), operator.name());
+    let (program, rung, operator) = (target.program(), caller_of(operator.name())?, operator.name());
     let next = vec![
         target.tests(),
-        format!("{program} new checkpoint {name}-rung --from selected --with {operator}:{name}"),
+        format!("{program} new checkpoint {name}-rung --from {rung} --with {operator}:{name}"),
         format!("{program} wiring {name}-rung --diff --solution lab"),
     ];
     Ok(Written { what: "kernel", name: name.to_owned(), file: target.file, line: Some(line), next })
+}
+
+/// The newest of our rungs that calls this operator in every layer of the default model; the newest of all if none does.
+fn caller_of(operator: &str) -> Result<&'static str> {
+    let source = ModelSource::parse(DEFAULT_MODEL)?;
+    // Only shapes are read.
+    let files = weights::open(&source, &OpenOptions { offline: true, ..OpenOptions::default() })?;
+    let config = files.config();
+    for rung in ops::ladder::ALL.iter().rev() {
+        let resolved = rung.resolve(MechanismControls::default()).map_err(usage)?;
+        let options = LoadOptions { convert: true, ..LoadOptions::new(rung) };
+        let formats = weight_formats(&files, &resolved, &options)?;
+        let calls = |rows: usize| {
+            let program = lower(config, &resolved, &formats, rows, 1, ROWS + 1);
+            program.calls.iter().filter(|call| call.operator.name() == operator).count()
+        };
+        if calls(1).max(calls(ROWS)) >= config.layers {
+            return Ok(rung.name);
+        }
+    }
+    Ok(ops::ladder::FAST)
 }
 
 fn checkpoint(registry: &Registry, name: &str, from: &str, with: &[String], place: &Place) -> Result<Written> {

@@ -37,7 +37,9 @@ fn all(call: &Invocation<'_>) -> usize {
 /// What is wrong with a kernel, as [`hold_on_random_shapes`] tells it.
 fn problem(kernel: &'static Kernel) -> String {
     let operator = Registry::standard().operators().iter().find(|o| o.name() == kernel.operator).unwrap();
-    hold_on_random_shapes(*operator, kernel, 0).expect_err("it is wrong")
+    let problem = hold_on_random_shapes(*operator, kernel, 0).expect_err("it is wrong");
+    println!("{problem}");
+    problem
 }
 
 /// Reads a whole vector of eight at the last element, and throws away what it read: no result shows it.

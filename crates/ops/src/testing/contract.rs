@@ -73,8 +73,9 @@ pub fn hold(
     Ok(Outcome::Passed { nmse: worst })
 }
 
-/// [`hold`] on shapes that [`Operator::random_case`] draws and the kernel takes; how many there were. A failure is reported at
-/// the smallest size that shows one.
+/// [`hold`] on shapes that [`Operator::random_case`] draws and the kernel takes, and where it takes few of them, on the smallest
+/// of the operator's cases that it takes; how many there were in all (0 only for a kernel that this machine cannot run, or that
+/// takes nothing). A failure on a random shape is reported at the smallest size that shows one.
 ///
 /// # Errors
 /// What [`hold`] found.
@@ -93,8 +94,15 @@ pub fn hold_on_random_shapes(
             Err(problem) => return Err(smallest(operator, kernel, seed).unwrap_or(problem)),
         }
         if held == SHAPES {
-            break;
+            return Ok(held);
         }
+    }
+    let mut cases = operator.cases();
+    cases.retain(|case| (kernel.supports)(&case.shape()).is_ok());
+    cases.sort_by_key(|case| operator.cost(&case.shape()).flops);
+    for case in cases.iter().take(SHAPES - held) {
+        hold(operator, kernel, case, seed)?;
+        held += 1;
     }
     Ok(held)
 }
