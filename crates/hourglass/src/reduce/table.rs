@@ -86,7 +86,7 @@ fn interval(cost: &Cost) -> String {
 fn kernels(text: &mut String, tree: &KernelTree) {
     let _ = writeln!(
         text,
-        "\nWhere the workers' time went: {} samples; 95 % intervals; kernels of one rank cannot be told apart\n\
+        "\nWorkers' time: {} samples, 95 % intervals; kernels of one rank cannot be told apart\n\
          {:>4} {:<NAME$}{:>6}{:>21}{:>9}{:>8} {}",
         thousands(tree.samples as f64),
         "rank",
