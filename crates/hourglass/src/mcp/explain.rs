@@ -8,13 +8,23 @@ pub(super) struct Section {
     pub(super) body: &'static str,
 }
 
-const DOCUMENTS: [(&str, &str); 9] = [
+const DOCUMENTS: [(&str, &str); 19] = [
     ("bench.md", include_str!("../../../../docs/bench.md")),
+    ("capture.md", include_str!("../../../../docs/capture.md")),
     ("ceilings.md", include_str!("../../../../docs/ceilings.md")),
+    ("climb.md", include_str!("../../../../docs/climb.md")),
+    ("compare.md", include_str!("../../../../docs/compare.md")),
+    ("decide.md", include_str!("../../../../docs/decide.md")),
+    ("find.md", include_str!("../../../../docs/find.md")),
+    ("first-decision.md", include_str!("../../../../docs/first-decision.md")),
+    ("lab.md", include_str!("../../../../docs/lab.md")),
+    ("lines.md", include_str!("../../../../docs/lines.md")),
     ("mcp.md", include_str!("../../../../docs/mcp.md")),
     ("methods.md", include_str!("../../../../docs/methods.md")),
     ("records.md", include_str!("../../../../docs/records.md")),
+    ("reduce.md", include_str!("../../../../docs/reduce.md")),
     ("replay.md", include_str!("../../../../docs/replay.md")),
+    ("report.md", include_str!("../../../../docs/report.md")),
     ("sensitivity.md", include_str!("../../../../docs/sensitivity.md")),
     ("timeline.md", include_str!("../../../../docs/timeline.md")),
     ("wiring.md", include_str!("../../../../docs/wiring.md")),

@@ -305,7 +305,9 @@ struct Left {
 }
 
 fn left(work: &Workplace, folder: &Path) -> Vec<Left> {
-    let found = records_in(&[PathBuf::from(folder)]);
+    // A verb that makes the folder itself may not have come so far.
+    let folder = folder.is_dir().then(|| PathBuf::from(folder));
+    let found = records_in(folder.as_slice());
     let read = found.into_iter().map(|found| Left {
         evidence: found.evidence().as_ref().map(evidence),
         entry: Entry::read(found.path, work.place.store.root()),

@@ -119,7 +119,7 @@ pub(crate) fn kibibytes(bytes: u64) -> String {
 }
 
 /// At most `width` characters, with a sign where some are missing.
-fn cut(text: &str, width: usize) -> String {
+pub(crate) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }

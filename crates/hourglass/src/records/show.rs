@@ -14,11 +14,14 @@ use serde_json::Value;
 
 use super::entry::State;
 use super::facts::facts;
+use super::list::cut;
 use super::select::Selected;
 use crate::failure::usage;
 use crate::prose::paragraph;
 use crate::{bench, compare, find, reduce, replay, timeline, wiring};
 
+/// Characters of a value that are shown.
+const VALUE: usize = 300;
 /// Facts of a record without a table that are shown; the record has all.
 const FACTS: usize = 60;
 
@@ -124,7 +127,7 @@ fn listed(value: &Value) -> String {
     let facts = facts(value);
     let mut text = String::new();
     for fact in facts.iter().take(FACTS) {
-        let words = format!("{} {}", fact.value, fact.unit);
+        let words = format!("{} {}", cut(&fact.value, VALUE), fact.unit);
         text += &paragraph(&format!("{}: ", fact.name), &words, "    ");
     }
     if facts.len() > FACTS {
