@@ -42,7 +42,8 @@ class Profile:
         return self
 
     def __exit__(self, *_):
-        self.process.terminate()
+        # It has nothing to lose, and does not always end when it is asked to.
+        self.process.kill()
         self.process.wait()
 
     def ask(self, *words):
