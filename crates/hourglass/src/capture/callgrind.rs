@@ -68,7 +68,11 @@ pub(super) fn simulate(args: &Args, directory: &Path) -> Known<(Simulation, Vec<
         Err(why) => {
             // A part of it would look like the whole.
             let _ = std::fs::remove_file(&path);
-            Known::unavailable(why, "see what valgrind says; a small model and a checkpoint for AVX2 are the easiest")
+            let how = match interrupt::requested() {
+                true => "capture again",
+                false => "see what valgrind says; a small model and a checkpoint for AVX2 are the easiest",
+            };
+            Known::unavailable(why, how)
         }
     }
 }
