@@ -110,7 +110,7 @@ enum Verb {
 }
 
 /// Runs the program's command line. `lab` makes the registry that `--solution lab` means: usually ours and your own
-/// ([`ops::Registry::with`]). Prints what there is to print; the exit code is the process's.
+/// ([`ops::Registry::offering`]). Prints what there is to print; the exit code is the process's.
 pub fn main(lab: fn() -> ops::Registry) -> ExitCode {
     load::set_lab(lab);
     let line = CommandLine::parse();

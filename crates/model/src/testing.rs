@@ -21,7 +21,7 @@ pub fn agrees_with_its_parent(registry: &Registry, name: &str) {
     let files = ModelSource::parse("synthetic:tiny").and_then(|source| weights::open(&source, &OpenOptions::default()));
     let files = files.unwrap_or_else(|error| panic!("synthetic:tiny: {error}"));
     let mut random = Random::new(5);
-    let ids: Vec<u32> = (0..POSITIONS).map(|_| random.below(files.config().vocab_size as usize) as u32).collect();
+    let ids: Vec<u32> = (0..POSITIONS).map(|_| random.below(files.config().vocab_size) as u32).collect();
     for parts in [vec![POSITIONS], [vec![20], vec![1; 10]].concat(), vec![10; 3]] {
         let run = |name: &str| {
             let checkpoint = registry.checkpoint(name).unwrap_or_else(|why| panic!("{why}"));

@@ -9,12 +9,13 @@ use crate::operators;
 /// The kernels and checkpoints that a command may use.
 #[derive(Clone, Default)]
 pub struct Registry {
+    /// Before ours in preference: bound only where a choice names them.
+    offered_kernels: Vec<&'static Kernel>,
+    /// After ours: preferred wherever they run.
     extra_kernels: Vec<&'static Kernel>,
     extra_checkpoints: Vec<&'static Checkpoint>,
     /// An operator that an extra kernel is for has no other kernels.
     only: bool,
-    /// Extra kernels come before ours, so that they are bound only where a choice names them.
-    offered: bool,
 }
 
 impl Registry {
@@ -23,14 +24,16 @@ impl Registry {
         Registry::default()
     }
 
-    /// Ours plus a user's. A user's kernel of the same operator and name as one of ours is preferred where it runs.
+    /// Ours plus others that are preferred: to ours of the same operator and name, and for an operator that a checkpoint names
+    /// no kernel for.
     pub fn with(kernels: &[&'static Kernel], checkpoints: &[&'static Checkpoint]) -> Registry {
         Registry { extra_kernels: kernels.to_vec(), extra_checkpoints: checkpoints.to_vec(), ..Registry::default() }
     }
 
-    /// Ours plus a user's, whose kernels are bound only where a checkpoint names them.
+    /// Ours plus a user's, whose kernels are bound only where a checkpoint names them: our rungs stay what they are, so that a
+    /// user's checkpoint can be compared with its parent.
     pub fn offering(kernels: &[&'static Kernel], checkpoints: &[&'static Checkpoint]) -> Registry {
-        Registry { offered: true, ..Registry::with(kernels, checkpoints) }
+        Registry { offered_kernels: kernels.to_vec(), ..Registry::with(&[], checkpoints) }
     }
 
     /// One kernel in place of its operator's own, for tests of it.
@@ -52,12 +55,13 @@ impl Registry {
 
     /// Every kernel of an operator, the reference first, preferred ones last.
     pub fn kernels(&self, operator: &dyn Operator) -> impl Iterator<Item = &'static Kernel> {
-        let extra = self.extra_kernels.iter().copied().filter(|kernel| kernel.operator == operator.name());
-        let extra: Vec<_> = extra.collect();
+        let of = |kernels: &[&'static Kernel]| -> Vec<&'static Kernel> {
+            kernels.iter().copied().filter(|kernel| kernel.operator == operator.name()).collect()
+        };
+        let (offered, extra) = (of(&self.offered_kernels), of(&self.extra_kernels));
         let own = if self.only && !extra.is_empty() { &[][..] } else { operator.kernels() };
-        let first = if self.offered { own.len().min(1) } else { own.len() };
-        let (before, after) = own.split_at(first);
-        before.iter().copied().chain(extra).chain(after.iter().copied())
+        let (reference, variants) = own.split_at(own.len().min(1));
+        reference.iter().copied().chain(offered).chain(variants.iter().copied()).chain(extra)
     }
 
     /// Every checkpoint: the oracle `reference`, the rungs in order, then the user's.

@@ -195,7 +195,7 @@ pub(super) fn tries(subject: &Subject<'_>, row: &Row, rungs: &[RungOffer]) -> Kn
     if found.is_empty() {
         return Known::unavailable(
             "no rung that follows changes it, and no kernel of this operator is unused here",
-            "write one in crates/lab and find again with --solution lab",
+            "begin one with `hourglass new kernel` and a rung that calls it with `hourglass new checkpoint`; docs/lab.md goes on",
         );
     }
     Known::Is(found)
