@@ -256,7 +256,7 @@ fn finish(request: &TimelineRequest<'_>, plan: &Plan, acquired: Acquired) -> Res
     let faults: Vec<_> = sampled.faults.known().into_iter().flatten().map(|fault| fault.evidence()).collect();
     let off = sampled.switches.known().map_or(&[][..], Vec::as_slice);
     let mut lost = from_switches(&trace, off, &faults);
-    lost.extend(from_samples(&trace.samples, &trace.names));
+    lost.extend(from_samples(&trace.samples, &trace.names, &faults));
     lost.extend(from_steal(&quantities.steal(plan.threads())));
     lost.sort_by_key(|lost| lost.start_ns);
     trace.lost = lost;

@@ -181,9 +181,18 @@ fn waits_for_pages_are_page_faults_by_switches_and_by_samples() {
             sampled.samples.samples.push(Sample { at_ns: start + 200 + n * 250, thread, stack, weight_ns: 250 });
         }
     }
-    let by_samples = from_samples(&sampled.samples, &sampled.names);
+    let by_samples = from_samples(&sampled.samples, &sampled.names, &[]);
     assert_eq!(by_samples.len(), 40);
     assert_eq!(summary(&sampled, &by_samples).device.lost_to(Cause::PageFault), 5000);
+    // Where faults are counted, nothing before the first one in a sample's time is lost to them: a lone one is short, in a storm
+    // the whole time is.
+    let of = |faults: &[u64]| {
+        let met: Vec<_> = faults.iter().map(|at| Fault { thread: MAIN, at_ns: start + at }).collect();
+        let lost = from_samples(&sampled.samples, &sampled.names, &met);
+        let own = lost.iter().filter(|lost| lost.thread == MAIN && lost.end_ns == start + 450);
+        own.map(|lost| lost.end_ns - lost.start_ns).collect::<Vec<_>>()
+    };
+    assert_eq!((of(&[440]), of(&[205, 300, 440]), of(&[460])), (vec![10], vec![245], vec![250]));
 }
 
 #[test]

@@ -118,8 +118,17 @@ fn outermost_operators(lane: &Lane) -> Vec<(u64, u64)> {
     found
 }
 
-/// Samples whose stack is inside the kernel's handling of a page fault: each stands for its weight of time before it.
-pub fn from_samples(samples: &CpuSamples, names: &Names) -> Vec<Lost> {
+/// Samples whose stack is inside the kernel's handling of a page fault: each stands for its weight of time before it, but for what
+/// lies before the first fault that the thread is known to have met in that time.
+pub fn from_samples(samples: &CpuSamples, names: &Names, faults: &[Fault]) -> Vec<Lost> {
+    let mut faults = faults.to_vec();
+    faults.sort_unstable_by_key(|fault| (fault.thread, fault.at_ns));
+    let start = |sample: &crate::trace::Sample| {
+        let start_ns = sample.at_ns.saturating_sub(sample.weight_ns);
+        let first = faults.partition_point(|fault| (fault.thread, fault.at_ns) < (sample.thread, start_ns));
+        let met = faults.get(first).filter(|met| met.thread == sample.thread && met.at_ns <= sample.at_ns);
+        met.map_or(start_ns, |met| met.at_ns)
+    };
     let handling = |frame: &crate::trace::Frame| FAULT_HANDLERS.contains(&names.text(frame.function));
     let stacks: Vec<bool> = samples
         .stacks()
@@ -133,7 +142,7 @@ pub fn from_samples(samples: &CpuSamples, names: &Names) -> Vec<Lost> {
         .filter(faulting)
         .map(|sample| Lost {
             thread: sample.thread,
-            start_ns: sample.at_ns.saturating_sub(sample.weight_ns),
+            start_ns: start(sample),
             end_ns: sample.at_ns,
             why: LossKind::PageFault,
         })
