@@ -222,7 +222,7 @@ fn metrics(json: bool) -> Result<ExitCode> {
          metric named. A rule holds if it holds for the whole interval.\n\n",
     );
     for row in &all {
-        let lead = format!("{:<56} {:<6} ", row.name, row.unit);
+        let lead = format!("{:<28} {:<6} ", row.name, row.unit);
         text += &crate::prose::paragraph(&lead, &row.meaning, "      ");
     }
     text += "\nFor example: 'decode.ratio > 1.05', 'ttft < 0.5 s', 'peak <= 1.02 * baseline', 'tokens_equal',\n\

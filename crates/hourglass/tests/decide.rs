@@ -466,7 +466,7 @@ fn follow(document: &Path, mine: &str) -> usize {
             let shown = String::from_utf8_lossy(&output.stdout);
             // A comparison whose gate does not hold has done its work; on a tiny model times are what they are.
             let gated = arguments.iter().any(|word| word == "--gate") && output.status.code() == Some(1);
-            assert!(output.status.success() || gated, "{command}: {}: {error}", output.status);
+            assert!(output.status.success() || gated, "{command}: {}: {error}{shown}", output.status);
             assert!(!shown.is_empty() || command.contains(" --output "), "{command} said nothing");
             if arguments[..2] == ["decide", "open"] {
                 id = shown.split(':').next().unwrap().to_owned();

@@ -39,7 +39,7 @@ pub const ENTRY_ID_DIGITS: usize = 10;
 #[serde(deny_unknown_fields)]
 pub struct Entry {
     pub schema: String,
-    /// The first digits of the SHA-256 of `created` and `body`: it does not depend on the place in the ledger.
+    /// The first digits of the SHA-256 of `created`, `previous` and `body`.
     pub id: String,
     /// UTC, RFC 3339.
     pub created: String,
@@ -212,7 +212,8 @@ impl Entry {
 
     /// The id that the contents have.
     pub fn computed_id(&self) -> String {
-        let content = serde_json::json!({ "created": self.created, "body": self.value_of_body() });
+        let content =
+            serde_json::json!({ "created": self.created, "previous": self.previous, "body": self.value_of_body() });
         identity(&content)[..ENTRY_ID_DIGITS].to_owned()
     }
 
