@@ -284,6 +284,8 @@ pub fn timeline(waits_ns: u64, taken_ns: u64) -> TimelineRecord {
             phases: Vec::new(),
             device: busy(taken_ns, causes(Cause::Descheduled, taken_ns)),
             lanes: vec![lane("worker 0"), lane("worker 1")],
+            lost: Vec::new(),
+            stragglers: Vec::new(),
             gaps: Vec::new(),
             operators: vec![record::timeline::OperatorRow {
                 operator: "q_proj (linear)".into(),
