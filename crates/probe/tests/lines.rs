@@ -33,9 +33,10 @@ fn two_lines(mut x: u64) -> (u64, u32) {
     (x, FIRST)
 }
 
+/// Other numbers than above: of two functions with one body the compiler keeps one.
 #[inline(always)]
 #[rustfmt::skip]
-fn helper(x: u64) -> u64 { x.wrapping_mul(3).rotate_left(5).wrapping_mul(7).rotate_left(9).wrapping_mul(11).rotate_left(13).wrapping_mul(17).rotate_left(19) }
+fn helper(x: u64) -> u64 { x.wrapping_mul(19).rotate_left(7).wrapping_mul(23).rotate_left(11).wrapping_mul(29).rotate_left(15).wrapping_mul(31).rotate_left(21) }
 const HELPER: u32 = line!() - 1;
 
 /// The same body inlined at two places, three times as often at the first.

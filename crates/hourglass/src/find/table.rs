@@ -106,7 +106,8 @@ fn numbers(text: &mut String, record: &FindRecord, ranking: &Ranking) {
 fn clocked(text: &mut String, request: &RequestSummary) {
     let spread = milliseconds(&request.spread);
     let noise = match &request.detectable_percent {
-        Known::Is(percent) => format!("; today {percent:.1} % are the smallest difference that shows"),
+        Known::Is(percent) if *percent < 100.0 => format!("; differences below {percent:.1} % do not show today"),
+        Known::Is(_) => "; so restless that even a doubling would not show".to_owned(),
         Known::Unavailable(_) => String::new(),
     };
     let _ = writeln!(
