@@ -161,6 +161,6 @@ fn another_workload_id_and_another_kind_are_refused() {
     let mut record = record(0);
     record.workload.seed = 1;
     assert!(matches!(reread(&record), Err(ReadError::Identity { field: "workload_id", .. })));
-    let text = serde_json::to_string(&record).unwrap().replace("timeline/1", "find/1");
+    let text = serde_json::to_string(&record).unwrap().replace("timeline/1", "find/2");
     assert!(matches!(read::<TimelineRecord>("x", text.as_bytes()), Err(ReadError::OtherKind { .. })));
 }

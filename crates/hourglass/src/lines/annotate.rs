@@ -110,7 +110,7 @@ fn figures(row: Option<&LineRow>) -> (String, String, String) {
     let (repository, innermost) = (row.self_in_repository.share.value, row.self_innermost.share.value);
     let eighths = (repository.max(innermost) * (8 * (HEAT - 1)) as f64).ceil() as usize;
     let mut heat = "█".repeat(eighths / 8);
-    if eighths % 8 > 0 {
+    if !eighths.is_multiple_of(8) {
         heat.extend(['▏', '▎', '▍', '▌', '▋', '▊', '▉'].get(eighths % 8 - 1));
     }
     (heat, percent(repository), percent(innermost))

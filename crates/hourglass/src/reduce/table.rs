@@ -87,7 +87,7 @@ fn kernels(text: &mut String, tree: &KernelTree) {
     let _ = writeln!(
         text,
         "\nWorkers' time: {} samples, 95 % intervals; kernels of one rank cannot be told apart\n\
-         {:>4} {:<NAME$}{:>6}{:>21}{:>9}{:>8} {}",
+         {:>4} {:<NAME$}{:>6}{:>21}{:>9}{:>8} limited by",
         thousands(tree.samples as f64),
         "rank",
         "kernel",
@@ -95,7 +95,6 @@ fn kernels(text: &mut String, tree: &KernelTree) {
         "share",
         "us/call",
         "GB/s",
-        "limited by"
     );
     for row in tree.rows.iter().take(ROWS) {
         let _ = writeln!(

@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(shown("/build/x/crates/a/src/gone.rs"), ("crates/a/src/gone.rs".into(), true));
         let inside = folder.path().canonicalize().unwrap().join("crates/a/tests/new.rs");
         assert_eq!(shown(inside.to_str().unwrap()), ("crates/a/tests/new.rs".into(), true));
-        assert_eq!(shown("/rustc/abc/library/core/src/crates/a/src/same.rs").1, false);
+        assert!(!shown("/rustc/abc/library/core/src/crates/a/src/same.rs").1);
         assert_eq!(
             shown("/home/me/.cargo/registry/src/index.crates.io-1/half-2.4.1/src/lib.rs"),
             ("half-2.4.1/src/lib.rs".into(), false)

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use record::bench::{Measured, Outcome, *};
+use record::bench::{Measured, Outcome, Verified, *};
 use record::statistics::order::schedule;
 use record::statistics::{CONFIDENCE, of_record, verdict::DEFAULT_BAND};
 use record::*;
