@@ -6,7 +6,7 @@ const COLOURS = ["var(--c1)", "var(--c4)", "var(--c3)", "var(--c2)", "var(--c5)"
 const FIXED = {
     projections: "var(--c1)",
     attention: "var(--c4)",
-    "normalization and position": "var(--c3)",
+    "normalization, position, and activation": "var(--c3)",
     "cache update": "var(--c2)",
     embedding: "var(--c5)",
     head: "var(--c6)",

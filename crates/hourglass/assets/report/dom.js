@@ -28,11 +28,16 @@ function freshId(prefix) {
     return `${prefix}-${serial}`;
 }
 
+/** A command, name or path; a line never ends inside a flag. */
+function code(text) {
+    return h("code", {}, text.split(/(?<=^| )(--[\w-]{1,30})(?= |$)/).map((part, index) => (index % 2 === 1 ? h("span", { class: "flag" }, part) : part)));
+}
+
 /** Text in which `backquoted` words are code and **starred** ones strong. */
 function prose(text) {
     const parts = String(text).split(/(`[^`]+`|\*\*[^*]+\*\*)/);
     return parts.map((part) => {
-        if (part.length > 2 && part.startsWith("`") && part.endsWith("`")) return h("code", {}, part.slice(1, -1));
+        if (part.length > 2 && part.startsWith("`") && part.endsWith("`")) return code(part.slice(1, -1));
         if (part.length > 4 && part.startsWith("**") && part.endsWith("**")) return h("strong", {}, part.slice(2, -2));
         return part;
     });

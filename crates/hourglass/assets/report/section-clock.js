@@ -94,7 +94,7 @@ function metricPanel(record, metric) {
                 x: { domain: [0, end], label: unitName, grid: true },
                 y: { domain: names, label: null, tickFormat: (name) => cut(name, margin), tickSize: 0 },
                 marks: [
-                    Plot.barX(data, { x: "value", y: "name", fill: (row) => (row.index === 0 ? "var(--c7)" : "var(--c1)"), fillOpacity: 0.55, inset: 4 }),
+                    Plot.barX(data, { x: "value", y: "name", fill: (row) => (row.index === 0 ? "var(--c7)" : "var(--c1)"), fillOpacity: 0.55, insetTop: 4, insetBottom: 4 }),
                     Plot.dot(samples, { x: (sample) => sample.value * factor, y: "arm", r: 2.5, fill: "var(--ink)", fillOpacity: 0.55, stroke: "none" }),
                     Plot.link(data.filter((row) => row.low !== null), { x1: "low", x2: "high", y1: "name", y2: "name", stroke: "var(--ink)", strokeWidth: 1.6, dy: 9 }),
                     Plot.text(data, { x: "last", y: "name", text: (row) => number(row.value), textAnchor: "start", dx: 8, fill: "currentColor", stroke: "var(--paper)", strokeWidth: 3, fontWeight: 600 }),

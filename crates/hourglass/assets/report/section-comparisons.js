@@ -87,9 +87,11 @@ const OUTCOMES = {
     void: ["bad", "Void: nothing was compared"],
 };
 
-function outcomeWord(outcome) {
+/** The outcome in colour, then its sentence, most of which begin with the outcome: it is not said twice. */
+function outcomeWords(outcome, sentence) {
     const [kind, shown] = OUTCOMES[outcome] ?? ["", words(outcome)];
-    return h("span", { class: `word ${kind}` }, shown);
+    const repeated = sentence.toLowerCase().startsWith(`${shown.toLowerCase()}: `);
+    return [h("span", { class: `word ${kind}` }, shown), repeated ? prose(sentence.slice(shown.length)) : [". ", prose(sentence)]];
 }
 
 /** Two sides, view by view (`comparison/1`). */
@@ -104,7 +106,7 @@ function comparisonPanel(entry) {
     return [
         h("h3", {}, `${record.before.name} and ${record.after.name}`),
         voidNotice(entry),
-        h("p", { class: "verdict" }, outcomeWord(outcome.outcome), ". ", prose(outcome.sentence)),
+        h("p", { class: "verdict" }, outcomeWords(outcome.outcome, outcome.sentence)),
         outcome.because.length > 0 && h("ul", {}, outcome.because.map((line) => h("li", {}, prose(line)))),
         h("p", {}, "Next: ", prose(outcome.next)),
         suspicious.length > 0 && notice("warn", ["Besides the change, these differ, and may be what made the difference:", ...suspicious.map((one) => `${one.what}: ${one.before} before, ${one.after} after`)]),

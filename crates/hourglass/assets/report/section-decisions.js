@@ -51,7 +51,7 @@ function openedDecision(opened, closed) {
         ]),
         closed && closed.body.shapes.length > 0 && details("The verdict at each shape", closed.body.shapes.map((shape) => [
             h("h4", {}, shape.shape, ": ", word(shape.verdict)),
-            h("p", {}, outcomeWord(shape.outcome), ". ", prose(shape.outcome_sentence)),
+            h("p", {}, outcomeWords(shape.outcome, shape.outcome_sentence)),
             ruleTable([...shape.accept, ...shape.reject]),
             terms([
                 ["Arrived in the request", valueOf(shape.arrived) === null ? missingWord(shape.arrived) : percent(valueOf(shape.arrived), 0)],

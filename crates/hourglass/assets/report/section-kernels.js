@@ -86,7 +86,7 @@ function kernelChart(record, tree) {
                     y: { domain: names, label: null, tickFormat: (name) => cut(name, margin), tickSize: 0 },
                     color: { domain: [...colours.keys()], range: [...colours.values()] },
                     marks: [
-                        Plot.barX(drawn, { x: (row) => row.cost.share.value, y: "name", fill: "kind", inset: 4 }),
+                        Plot.barX(drawn, { x: (row) => row.cost.share.value, y: "name", fill: "kind", insetTop: 4, insetBottom: 4 }),
                         Plot.link(drawn, { x1: (row) => row.cost.share.low, x2: (row) => row.cost.share.high, y1: "name", y2: "name", stroke: "var(--ink)", strokeWidth: 1.6 }),
                         Plot.ruleX([0], { stroke: "var(--ink)" }),
                     ],

@@ -84,7 +84,7 @@ function candidateItem(candidate, most) {
             h("p", {}, h("span", { class: "name" }, candidate.name), " ", h("span", { class: "chip" }, words(candidate.kind)), " ", h("span", { class: "chip" }, candidate.phase), !candidate.in_request && [" ", h("span", { class: "chip" }, "beside the request")], bar),
             h("p", {}, prose(candidate.mechanism)),
             h("p", { class: "small" }, "The cheapest test that could refute it: ", experiment(candidate.falsify)),
-            tries ? tries.map((one) => h("p", { class: "small" }, "To try: ", experiment(one))) : h("p", { class: "small" }, "Nothing to try exists yet: ", candidate.tries.unavailable, ". ", prose(candidate.tries.how_to_get)),
+            tries ? tries.map((one) => h("p", { class: "small" }, "To try: ", experiment(one))) : h("p", { class: "small" }, "Nothing to try exists yet: ", candidate.tries.unavailable, ". To get it: ", prose(candidate.tries.how_to_get)),
             h("p", { class: "small" }, "Evidence: ", evidenceLinks(candidate.evidence) ?? "none named")),
         h("div", { class: "gain" },
             h("b", {}, gain === null ? missingWord(candidate.recoverable) : quantity(gain, "s")),
@@ -95,7 +95,7 @@ function candidateItem(candidate, most) {
 }
 
 function experiment(one) {
-    return [h("code", {}, one.command.map(shellWord).join(" ")), one.says && [" – ", prose(one.says)]];
+    return [code(one.command.map(shellWord).join(" ")), one.says && [" – ", prose(one.says)]];
 }
 
 /** A word as a shell takes it. */

@@ -3,8 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use record::capture::{Ended, Provenance, Source, Stretch};
 use record::ledger::{Body, Entry, NO_ENTRY};
-use record::{CaptureRecord, ClimbRecord, FindRecord, LinesRecord};
+use record::timeline::{SamplingRung, SamplingUse};
+use record::{CaptureRecord, ClimbRecord, FindRecord, Known, LinesRecord, Reading, Unit};
 use serde_json::{Value, json};
 
 /// A text that is no HTML, whatever it looks like.
@@ -60,17 +62,13 @@ fn subject() -> Value {
     })
 }
 
-fn sampling() -> Value {
-    json!({"rung": "cpu_clock", "why": "hardware cycles: no such device", "frequency_hz": 997, "samples": 400, "lost": 0})
-}
-
 /// A climb of two rungs: one confirmed, one refuted.
 pub fn climb() -> ClimbRecord {
     let row = |from: &str, to: &str, before: f64, ratio: f64, verdict: &str, finding: &str| {
         json!({
             "start_from": from, "checkpoint": to, "hypothesis": "Decode reads every projection weight once per token.",
             "change": "Keep the weights packed.", "dominates": "decode projections", "addresses": ["decode projections"],
-            "hits_the_first": true, "predicted": {"at_most": seconds(before * 0.6), "by_bytes": missing("as many bytes")},
+            "hits_the_first": true, "predicted": {"at_most": seconds(before * 0.65), "by_bytes": missing("as many bytes")},
             "output": {"passed": "equal"}, "before": seconds(before), "after": seconds(before * ratio),
             "ratio": {"value": ratio, "unit": "x", "n": 4}, "interval": {"low": ratio * 0.96, "high": ratio * 1.05},
             "verdict": verdict, "gained": seconds(before * (1.0 - ratio)), "finding": finding,
@@ -158,17 +156,38 @@ fn cost(samples: u64, of: u64) -> Value {
         {"value": share, "low": low, "high": high, "effective_samples": of as f64}})
 }
 
-fn provenance(tree_sha256: &str) -> Value {
-    json!({
-        "metadata_sha256": "aa".repeat(32), "trace": missing("not kept"), "profile_sha256": missing("none was given"),
-        "source": {"commit": "12".repeat(20), "dirty": false, "tree_sha256": tree_sha256, "files": 1},
-        "reduced_by": binary(),
-    })
+fn provenance(tree_sha256: &str) -> Provenance {
+    Provenance {
+        metadata_sha256: Known::Is("aa".repeat(32)),
+        trace: Known::unavailable("not kept", "capture again"),
+        profile_sha256: Known::unavailable("none was given", "give one"),
+        source: Source {
+            commit: Known::Is("12".repeat(20)),
+            dirty: Known::Is(false),
+            tree_sha256: Known::Is(tree_sha256.to_owned()),
+            files: Known::Is(1),
+        },
+        reduced_by: serde_json::from_value(binary()).unwrap(),
+    }
 }
 
-fn stretch() -> Value {
-    json!({"process_id": 1, "warmup": 3, "steps": 100, "wall_ns": 400_000_000, "precision": 0.06, "sampling": sampling(),
-        "overhead": {"value": 0.01, "unit": "share", "n": 10}})
+fn stretch() -> Stretch {
+    Stretch {
+        process_id: 1,
+        warmup: 3,
+        steps: 100,
+        ended: Ended::AsAsked,
+        wall_ns: 400_000_000,
+        precision: Known::Is(0.06),
+        sampling: SamplingUse {
+            rung: SamplingRung::CpuClock,
+            why: "hardware cycles: no such device".to_owned(),
+            frequency_hz: Known::Is(997),
+            samples: 400,
+            lost: Known::Is(0),
+        },
+        overhead: Known::Is(Reading::measured(0.01, Unit::Share, 10)),
+    }
 }
 
 fn place() -> Value {
@@ -270,6 +289,5 @@ pub fn ledger(words: &str) -> String {
     }));
     let closed = Entry::new("2026-01-02T00:00:00Z", &opened.hash, closing);
     let open = Entry::new("2026-01-03T00:00:00Z", &closed.hash, opening("Fuse the add into the norm."));
-    let line = |entry: &Entry| serde_json::to_string(entry).unwrap() + "\n";
-    [&opened, &closed, &open].map(line).concat()
+    [&opened, &closed, &open].map(|entry| entry.line() + "\n").concat()
 }
