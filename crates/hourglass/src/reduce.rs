@@ -105,7 +105,7 @@ type Profile = (Vec<record::capture::reduced::counters::CounterRow>, record::cap
 fn read_profile(path: &Path) -> Result<(Profile, String)> {
     let bytes = files::bytes("--profile-jsonl", path)?;
     let parsed = perf_stat::parse(&format!("--profile-jsonl {}", path.display()), &bytes);
-    Ok((parsed.map_err(|error| usage(error.to_string()))?, trace_package::sha256(&bytes)))
+    Ok((parsed.map_err(|error| usage(error.to_string()))?, record::file_digest(&bytes)))
 }
 
 /// The ceilings asked for; else those that are kept for this machine, if it is the captured one. Nothing is measured here: the

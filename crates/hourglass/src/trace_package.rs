@@ -9,8 +9,7 @@ use record::capture::load::RawTrace;
 use record::capture::manifest::{MAX_MANIFEST_BYTES, Manifest};
 use record::capture::raw::{CALLGRIND, SOURCES};
 use record::capture::{CaptureMetadata, TracePackage};
-use record::{Record, schema_in};
-use sha2::{Digest, Sha256};
+use record::{Record, file_digest, schema_in};
 
 use crate::failure::usage;
 use crate::replay::files;
@@ -34,16 +33,12 @@ pub(crate) struct Package {
     pub(crate) tree_sha256: String,
 }
 
-pub(crate) fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// The metadata in a file.
 ///
 /// # Errors
 /// No such record, or a void one.
 pub(crate) fn metadata(flag: &str, path: &Path) -> Result<Described> {
-    Ok(Described { metadata: files::read(flag, path)?, sha256: sha256(&files::bytes(flag, path)?) })
+    Ok(Described { metadata: files::read(flag, path)?, sha256: file_digest(&files::bytes(flag, path)?) })
 }
 
 /// The capture's metadata beside its trace directory: the one file there whose manifest is the directory's.
@@ -97,7 +92,7 @@ pub(crate) fn manifest(flag: &str, path: &Path, described: &Described) -> Result
     }
     let bytes = std::fs::read(path).map_err(|error| usage(format!("{named}: cannot be read: {error}")))?;
     let manifest = Manifest::parse(&named, &bytes).map_err(|error| usage(error.to_string()))?;
-    let (found, expected) = (sha256(&bytes), &described.metadata.trace.manifest_sha256);
+    let (found, expected) = (file_digest(&bytes), &described.metadata.trace.manifest_sha256);
     if found != *expected {
         return Err(usage(format!(
             "{named}: its SHA-256 is {found}, the capture's metadata name {expected}: it was changed, or is of another \
@@ -138,7 +133,7 @@ pub(crate) fn open(flag: &str, directory: &Path, manifest: &Manifest, described:
             return Err(io::Error::other("it is larger than any raw file"));
         }
         let bytes = std::fs::read(&path)?;
-        if sha256(&bytes) == *expected { Ok(bytes) } else { Err(io::Error::other("it is being changed")) }
+        if file_digest(&bytes) == *expected { Ok(bytes) } else { Err(io::Error::other("it is being changed")) }
     };
     let raw = RawTrace::read(read).map_err(|error| named(error.to_string()))?;
     if raw.steps.len() as u64 != described.metadata.steps {
