@@ -13,6 +13,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("hourglass-record", &[]),
     ("hourglass-ops-cuda", &["hourglass-ops"]),
     ("hourglass-lab", &["hourglass-ops"]),
+    // The handbook shows what the program prints and draws.
+    ("hourglass-book", &["hourglass", "hourglass-record"]),
     // A program like hourglass, with the days as its lab.
     ("hourglass-days", &["hourglass", "hourglass-ops"]),
     ("hourglass-model", &["hourglass-weights", "hourglass-ops"]),

@@ -1,6 +1,7 @@
 //! The repository's own chores: `cargo xtask VERB`. What each does is in the file of its name.
 //! Not here: anything the shipped binary needs.
 
+mod book;
 mod day;
 mod deps;
 mod fixtures;
@@ -17,6 +18,7 @@ const USAGE: &str = "usage: cargo xtask VERB
 
   test      format, lints, crate edges, schemas, documentation, then every test in release mode
   day       what you wrote for a day of crates/lab/days: its tests, whether the model calls it, the clock against its parent
+  book      builds the handbook into target/book; with --check only looks whether everything in it is there
   deps      fails on an edge between crates that the map does not have
   schema    writes schemas/ from the record types; with --check only compares
   fixtures  fetches the real model and tokenizer that some tests read, into downloads/
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
     let result = match words[..] {
         ["test"] => test::run(),
         ["day", number] => day::run(number),
+        ["book", ref words @ ..] => book::run(words),
         ["deps"] => deps::run(),
         ["schema"] => schema::write(),
         ["schema", "--check"] => schema::check(),

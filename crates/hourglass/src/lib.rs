@@ -13,6 +13,7 @@ mod doctor;
 mod failure;
 mod figures;
 mod find;
+pub mod handbook;
 mod input;
 mod interrupt;
 mod ladder;

@@ -16,7 +16,7 @@ pub(crate) use entry::Entry;
 pub(crate) use list::{Filter, entries, text as list_text};
 pub(crate) use references::of as references;
 pub(crate) use select::{Selected, by_id, open};
-pub(crate) use show::text as show_text;
+pub(crate) use show::{table, text as show_text};
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -60,3 +60,16 @@ pub(crate) fn write(records: &[PathBuf], out: &Path) -> Result<document::Summary
     file.finish_with(page.as_bytes())?;
     Ok(document.summary())
 }
+
+/// The script that draws sections of the report in another page ([`page::figures`]).
+pub(crate) fn figure_script() -> String {
+    page::figures()
+}
+
+/// What such a figure is drawn from, as a script's value: it ends no script element.
+///
+/// # Errors
+/// As [`write`].
+pub(crate) fn figure_data(records: &[PathBuf]) -> Result<String> {
+    Ok(page::inert(&serde_json::to_string(&Document::read(records)?)?))
+}

@@ -1,15 +1,15 @@
 //! Every command in README.md is run, with the built binary in place of `cargo run --release --` and `hourglass`, in an
 //! empty directory that holds stand-ins for what the README supposes to be there. The library example is the file it says.
-//! Not here: whether the commands' answers are right.
+//! The commands of the documents and of the handbook are read by the command line. Not here: whether the commands' answers are right.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod support;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{hourglass, root, stand_in_model};
+use support::{hourglass as program, root, stand_in_model};
 
 /// The contents of each fenced block of a language.
 fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
@@ -91,7 +91,7 @@ fn every_command_runs() {
                 // The default model would take minutes; its measuring is tested elsewhere.
                 arguments.extend(["--model".to_owned(), "synthetic:tiny".to_owned()]);
             }
-            hourglass(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+            program(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
         };
         let process = process.current_dir(here.path()).env("HF_HUB_CACHE", here.path().join("hub"));
         let output = process.stdin(std::process::Stdio::null()).output().unwrap();
@@ -100,6 +100,80 @@ fn every_command_runs() {
         assert!(!output.stdout.is_empty() || command.contains(" chat "), "{command} said nothing");
     }
     assert!(count >= 12, "only {count} commands were found");
+}
+
+/// Words as a shell would split them: spaces outside quotes of either kind.
+fn quoted_words(command: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quote = None;
+    for c in command.chars() {
+        match (c, quote) {
+            ('"' | '\'', None) => quote = Some(c),
+            (c, Some(open)) if c == open => quote = None,
+            (' ', None) => words.push(String::new()),
+            (c, _) => words.last_mut().unwrap().push(c),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// Markdown files below a folder.
+fn documents(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(documents(&path));
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+/// Everything before `|`, `>` and `&&`: the command itself.
+fn first_command(words: Vec<String>) -> Vec<String> {
+    words.into_iter().take_while(|word| !["|", ">", "&&"].contains(&word.as_str())).collect()
+}
+
+#[test]
+fn every_command_of_the_documents_can_be_typed() {
+    let xtask = std::fs::read_to_string(root().join("xtask/src/main.rs")).unwrap();
+    let mut files = documents(&root().join("docs"));
+    files.extend(documents(&root().join("book")));
+    files.push(root().join("README.md"));
+    let mut count = 0;
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let shown = ["sh", "console"].into_iter().flat_map(|language| blocks(&text, language));
+        for command in shown.flat_map(commands) {
+            let own = ["cargo run --release -- ", "./target/release/hourglass "];
+            let own =
+                own.iter().find_map(|prefix| command.strip_prefix(prefix)).map(|rest| format!("hourglass {rest}"));
+            let command = own.unwrap_or(command);
+            let fault = match command.split_once(' ') {
+                Some(("hourglass", _)) => hourglass::handbook::fault(&first_command(quoted_words(&command))),
+                Some(("cargo", rest)) if rest.starts_with("xtask ") => {
+                    let verb = rest.split(' ').nth(1).unwrap();
+                    (!xtask.contains(&format!("[\"{verb}\""))).then(|| format!("xtask has no verb '{verb}'"))
+                }
+                _ => None,
+            };
+            assert_eq!(fault, None, "{}: {command}", file.display());
+            count += 1;
+        }
+    }
+    assert!(count >= 60, "only {count} commands were found");
+}
+
+#[test]
+fn a_command_that_cannot_be_typed_is_seen() {
+    for command in ["hourglass find --quik", "hourglass fnd", "hourglass decide open --accept"] {
+        assert!(hourglass::handbook::fault(&quoted_words(command)).is_some(), "{command}");
+    }
+    assert_eq!(hourglass::handbook::fault(&quoted_words("hourglass decide metrics")), None);
 }
 
 #[test]

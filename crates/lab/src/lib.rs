@@ -14,7 +14,7 @@
 //! # What follows by itself
 //! The tests at the end hold every kernel to its operator's reference and to what a walk relies on, and every checkpoint to its
 //! parent. `hourglass ladder`, `wiring`, `find`, `bench`, `replay` and `timeline` with `--solution lab` show both. `docs/lab.md`
-//! goes through a change from the first command to the decision.
+//! is the reference, the handbook's chapter "Adding your own change" goes through one to the decision.
 
 #[allow(unused_imports, reason = "what kernels and checkpoints are written with")]
 use ops::*;

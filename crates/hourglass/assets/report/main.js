@@ -1,20 +1,4 @@
-// The report itself: its sections in order, the contents, the head. Not here: how a section is made.
-
-const SECTIONS = [
-    { id: "next", title: "What to change next", question: "What limits this request, and what could be gained?", how: "`hourglass find`", make: verdictSection },
-    { id: "clock", title: "Request clock", question: "Did the request get faster?", how: "`hourglass bench --suite ladder --json-output FILE`", make: clockSection },
-    { id: "climb", title: "The ladder, walked", question: "Which rung kept its promise on this machine?", how: "`hourglass find --climb`", make: climbSection },
-    { id: "phases", title: "Prefill and decode", question: "Which phase is the larger one?", how: "`hourglass bench --json-output FILE`", make: phaseSection },
-    { id: "operators", title: "Operators", question: "Which group of operators costs the most at a shape?", how: "`hourglass replay --case selected:decode:128 --json-output FILE`", make: operatorSection },
-    { id: "roofline", title: "How near the machine's limit", question: "How far is each operator from what this machine can do?", how: "`hourglass ceilings --json-output FILE`, beside a replay", make: rooflineSection },
-    { id: "timeline", title: "Timeline", question: "Is everybody busy, and why not?", how: "`hourglass timeline --out TRACE --json-output FILE`", make: timelineSection },
-    { id: "kernels", title: "Kernels and source lines", question: "Which kernel dominates, what limits it, which line is expensive?", how: "`hourglass capture`, then `hourglass reduce` and `hourglass lines`", make: kernelSection },
-    { id: "wiring", title: "Wiring", question: "Was the kernel that was meant really called?", how: "`hourglass wiring --json-output FILE`", make: wiringSection },
-    { id: "memory", title: "Memory", question: "What did the request hold at its peak?", how: "`hourglass bench --json-output FILE`", make: memorySection },
-    { id: "comparisons", title: "Comparisons", question: "Did the change help, and how much of it arrived?", how: "`hourglass compare BEFORE AFTER --json-output FILE`", make: comparisonSection },
-    { id: "decisions", title: "Decisions", question: "What was decided, by which rule, on which evidence?", how: "`hourglass decide open`, later `hourglass decide close`; give the ledger to the report", make: decisionSection },
-    { id: "conditions", title: "Conditions and bias", question: "Under what was it measured, and what could mislead?", how: "any record of a measurement", make: conditionsSection },
-];
+// The report itself: the head, the contents, every section. Not here: which sections there are, and how one is made.
 
 /** Whether a section has anything to show. */
 function filled(content) {

@@ -1,6 +1,5 @@
-// The records of this report, by kind and by workload. Not here: how they are shown.
-
-const DATA = JSON.parse(document.getElementById("data").textContent);
+// The records of this report, by kind and by workload. `DATA`, which holds them, is what the page around these scripts gives
+// them. Not here: how they are shown.
 
 /** Records of a kind, any version of it unless one is named: `{name, schema, id, sha256, record}`. */
 function ofKind(kind) {

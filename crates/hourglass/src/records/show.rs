@@ -44,7 +44,7 @@ pub(crate) fn text(selected: &Selected) -> Result<String> {
 }
 
 /// The table of the record's own verb, where the record alone is enough for it.
-fn table(schema: &str, name: &str, bytes: &[u8]) -> Option<String> {
+pub(crate) fn table(schema: &str, name: &str, bytes: &[u8]) -> Option<String> {
     fn of<R: Record>(name: &str, bytes: &[u8], show: impl Fn(&R) -> String) -> Option<String> {
         read::<R>(name, bytes).ok().map(|record| show(&record))
     }

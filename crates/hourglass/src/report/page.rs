@@ -9,7 +9,7 @@ const TEMPLATE: &str = include_str!("../../assets/report/page.html");
 const STYLE: &str = include_str!("../../assets/report/style.css");
 const PLOT: &str = include_str!("../../assets/vendor/plot.min.js");
 
-/// In the order in which they need each other; they share one scope.
+/// In the order in which they need each other; they share one scope, which holds the records as `DATA`.
 const MODULES: &[&str] = &[
     include_str!("../../assets/report/dom.js"),
     include_str!("../../assets/report/format.js"),
@@ -30,12 +30,18 @@ const MODULES: &[&str] = &[
     include_str!("../../assets/report/section-comparisons.js"),
     include_str!("../../assets/report/section-decisions.js"),
     include_str!("../../assets/report/section-conditions.js"),
-    include_str!("../../assets/report/main.js"),
+    include_str!("../../assets/report/sections.js"),
 ];
+/// After them: the whole report, or one section in another page.
+const MAIN: &str = include_str!("../../assets/report/main.js");
+const FIGURE: &str = include_str!("../../assets/report/figure.js");
 
 /// The page around `json`.
 pub(super) fn page(json: &str) -> String {
-    let script = format!("(() => {{\n\"use strict\";\n{}}})();\n", MODULES.concat());
+    let script = format!(
+        "((DATA) => {{\n\"use strict\";\n{}{MAIN}}})(JSON.parse(document.getElementById(\"data\").textContent));\n",
+        MODULES.concat()
+    );
     // Only these two scripts may run, nothing may be fetched; charts set styles, which cannot fetch either.
     let policy = format!(
         "default-src 'none'; script-src {} {}; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'",
@@ -63,6 +69,22 @@ pub(super) fn page(json: &str) -> String {
     page
 }
 
+/// A script that draws, in any page, each element of class `hourglass-figure` from what `window.hourglassFigures` holds under the
+/// name in its `data-figure`. What cannot be drawn is said in its place, and is an error on the console.
+pub(super) fn figures() -> String {
+    let style = STYLE.replace(":root", ":host").replace("body {", ".figure {");
+    let style =
+        serde_json::Value::from(format!("{style}\n.figure {{ padding: 0.5rem 1rem; border: 1px solid var(--line); }}"));
+    format!(
+        "{PLOT}\n(() => {{\nconst draw = (DATA, PLACE, STYLE) => {{\n\"use strict\";\n{}{FIGURE}}};\n\
+         for (const place of document.querySelectorAll(\".hourglass-figure\")) {{\n\
+         try {{ draw(window.hourglassFigures[place.dataset.figure], place, {style}); }}\n\
+         catch (error) {{ place.textContent = `This figure cannot be drawn: ${{error.message}}`; console.error(error); }}\n\
+         }}\n}})();\n",
+        MODULES.concat()
+    )
+}
+
 /// How a policy names a script: by its SHA-256.
 fn source_of(script: &str) -> String {
     format!("'sha256-{}'", STANDARD.encode(Sha256::digest(script)))
@@ -70,7 +92,7 @@ fn source_of(script: &str) -> String {
 
 /// JSON that ends no script element and starts no comment, whatever its strings hold: `<` stands only in strings, where it may
 /// be written as an escape.
-fn inert(json: &str) -> String {
+pub(super) fn inert(json: &str) -> String {
     json.replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }
 
@@ -92,7 +114,7 @@ mod tests {
 
     #[test]
     fn the_assets_can_stand_in_a_page() {
-        for script in MODULES.iter().chain([&PLOT]) {
+        for script in MODULES.iter().chain([&PLOT, &MAIN, &FIGURE]) {
             assert!(!script.to_lowercase().contains("</script") && !script.contains("<!--"));
         }
         assert!(!STYLE.to_lowercase().contains("</style") && !STYLE.contains("url("));

@@ -5,8 +5,20 @@ mod day2;
 mod day3;
 mod day4;
 mod day5;
+mod day6;
+mod day7;
+mod day8;
 
 use ops::Kernel;
 
 /// Per day, in the order of its own list.
-pub(super) static ALL: [&[&Kernel]; 5] = [day1::KERNELS, day2::KERNELS, day3::KERNELS, day4::KERNELS, day5::KERNELS];
+pub(super) static ALL: [&[&Kernel]; 8] = [
+    day1::KERNELS,
+    day2::KERNELS,
+    day3::KERNELS,
+    day4::KERNELS,
+    day5::KERNELS,
+    day6::KERNELS,
+    day7::KERNELS,
+    day8::KERNELS,
+];
