@@ -4,19 +4,20 @@
 const PAPER_ROWS = 10;
 
 /** Which of `length` rows stand on the screen alone, and the sentence for paper that says so; a single row more is not worth it. */
-function forPaper(length, what = "rows") {
+function forPaper(length) {
     const cut = length > PAPER_ROWS + 2;
     return {
         beyond: (index) => cut && index >= PAPER_ROWS,
-        note: cut && h("p", { class: "paper-only" }, `The first ${PAPER_ROWS} of ${count(length)} ${what}: this file on a screen has all of them.`),
+        note: cut && h("p", { class: "paper-only" }, `The first ${PAPER_ROWS} of ${count(length)} rows: this file on a screen has all of them.`),
     };
 }
 
 /**
  * `columns` are {head, of, unit?, form?, wide?}: with a `unit`, `of(row)` gives a reading or a number and the column is shown in
- * one scale of it; with `form`, a number; otherwise text or nodes. `total(row)` marks a sum.
+ * one scale of it; with `form`, a number; otherwise text or nodes. `total(row)` marks a sum; a table that
+ * is `whole` is so on paper too.
  */
-function table(rows, columns, { caption = null, total = () => false } = {}) {
+function table(rows, columns, { caption = null, total = () => false, whole = false } = {}) {
     const reasons = new Map();
     const plainNumber = (cell) => (typeof cell === "number" ? cell : valueOf(cell));
     const shown = columns.map((column) => {
@@ -34,7 +35,7 @@ function table(rows, columns, { caption = null, total = () => false } = {}) {
     const head = shown.map((column) =>
         h("th", { scope: "col", class: column.numeric && "number" }, column.head,
             column.scale && h("span", { class: "unit" }, column.scale[0])));
-    const paper = forPaper(rows.length);
+    const paper = forPaper(whole ? 0 : rows.length);
     const body = rows.map((row, at) =>
         h("tr", { class: total(row) ? "total" : paper.beyond(at) && "screen-only" }, shown.map((column, index) =>
             h(index === 0 ? "th" : "td",

@@ -15,10 +15,10 @@ use crate::find::candidate::{CandidateKind, Multiplicity, SecondsInterval};
 use crate::find::request::RequestSummary;
 use crate::find::views::{Seen, Views};
 use crate::known::Known;
+use crate::replay::between::by_turn;
 use crate::replay::cases::{ReplayCase, ReplayRecord};
 use crate::replay::floor::{Floor, Limit};
 use crate::replay::{GroupRow, Timing};
-use crate::samples::Samples;
 use crate::statistics::median::median_interval;
 use crate::timeline::{Cause, TimelineRecord};
 use crate::workload::Phase;
@@ -294,7 +294,8 @@ fn net_floor(floor: &Floor, dispatch_us: f64) -> Option<(f64, Limit)> {
 /// Where the median lies, by the medians of the turns: rounds of one turn met the same moment of the machine, and are no
 /// independent samples of it.
 fn spread(timing: &Timing, turns: &[usize], off_us: f64, scale: f64) -> Known<SecondsInterval> {
-    match median_interval(&by_turn(&timing.samples_us, turns)) {
+    let samples = by_turn(&timing.samples_us, turns).unwrap_or_else(|| timing.samples_us.clone());
+    match median_interval(&samples) {
         Some((low, high, confidence)) => Known::Is(SecondsInterval {
             low: (low - off_us).max(0.0) * scale,
             high: (high - off_us).max(0.0) * scale,
@@ -302,19 +303,6 @@ fn spread(timing: &Timing, turns: &[usize], off_us: f64, scale: f64) -> Known<Se
         }),
         None => Known::unavailable("one sample has no spread", "replay with more --iterations"),
     }
-}
-
-/// The median of each turn's samples; the samples where they are not those of the turns.
-fn by_turn(samples_us: &[f64], turns: &[usize]) -> Vec<f64> {
-    let mut rest = samples_us;
-    let mut medians = Vec::with_capacity(turns.len());
-    for rounds in turns {
-        let Some((own, later)) = rest.split_at_checked(*rounds) else { return samples_us.to_vec() };
-        let Ok(samples) = Samples::new(own) else { return samples_us.to_vec() };
-        medians.push(samples.median());
-        rest = later;
-    }
-    if medians.is_empty() || !rest.is_empty() { samples_us.to_vec() } else { medians }
 }
 
 /// What the captured samples of a phase say of its operators: no time is taken from them.

@@ -3,7 +3,7 @@
 //! was while the cases were replayed.
 
 use crate::replay::Timing;
-use crate::samples::SamplesError;
+use crate::samples::{Samples, SamplesError};
 use crate::workload::Workload;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -47,5 +47,32 @@ impl RequestsBetween {
     pub(crate) fn samples(&self) -> usize {
         let parts = [&self.prefill, &self.decode, &self.whole_request];
         parts.iter().map(|timing| timing.samples_us.len()).min().unwrap_or(0)
+    }
+}
+
+/// The median of each turn's samples: rounds of one turn met the same moment of the machine. None where the samples are not
+/// those of the turns.
+pub(crate) fn by_turn(samples_us: &[f64], turns: &[usize]) -> Option<Vec<f64>> {
+    let mut rest = samples_us;
+    let mut medians = Vec::with_capacity(turns.len());
+    for rounds in turns {
+        let (own, later) = rest.split_at_checked(*rounds)?;
+        medians.push(Samples::new(own).ok()?.median());
+        rest = later;
+    }
+    (rest.is_empty() && !medians.is_empty()).then_some(medians)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_of_one_turn_count_once() {
+        let samples = [1.0, 2.0, 9.0, 4.0, 5.0, 6.0];
+        assert_eq!(by_turn(&samples, &[3, 1, 2]), Some(vec![2.0, 4.0, 5.5]));
+        for turns in [&[3, 1][..], &[3, 4], &[]] {
+            assert_eq!(by_turn(&samples, turns), None, "{turns:?}");
+        }
     }
 }
