@@ -112,6 +112,7 @@ impl Arm {
             activations: DType::BF16,
             rewrites: Vec::new(),
             kernels: vec![Choice { operator: "linear", rows: 0..=usize::MAX, packed: None, kernel: kernel.name }],
+            pace: Pace::PLAIN,
             controls: MechanismControls::default(),
         };
         // A kernel added to the registry is preferred among those of its name.
