@@ -40,6 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         WeightFormat::Affine4 { group: 64, parameters: ElementType::BF16 },
         WeightFormat::Affine4 { group: 32, parameters: ElementType::F16 },
         WeightFormat::Int8 { group: 32 },
+        WeightFormat::Int8 { group: 16 },
         WeightFormat::Bf16,
     ] {
         let mut weights = None;
