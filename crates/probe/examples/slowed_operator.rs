@@ -55,6 +55,7 @@ fn slowed() -> Result<Registry, Box<dyn Error>> {
         supports: own.supports,
         tolerance: Tolerance { nmse: own.tolerance.nmse, reason: own.tolerance.reason },
         scratch: own.scratch,
+        ahead: own.ahead,
         run: twice,
         file: file!(),
         line: line!(),
