@@ -77,6 +77,9 @@ pub(crate) struct Args {
     /// Go on with the climb in this folder; steps whose records are whole are not measured again
     #[arg(long, value_name = "DIR", requires = "climb", conflicts_with = "out")]
     resume: Option<PathBuf>,
+    /// Leave out report.html; `hourglass report` makes it from the folder later
+    #[arg(long, conflicts_with = "climb")]
+    no_report: bool,
     /// Write the ranking to this file too
     #[arg(long, value_name = "FILE")]
     json_output: Option<PathBuf>,
@@ -143,7 +146,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let folder = Folder::read(&directory, &checkpoint, protocol.flags.clone(), &args.machine.solution.registry());
     let record = folder.record(workload, protocol, steps)?;
     output::OutputFile::create("--out", &directory.join("find.json"))?.finish_with_json(&record)?;
-    walk::report(&directory);
+    if !args.no_report {
+        walk::report(&directory, std::slice::from_ref(&directory));
+    }
     finish(&args, &record, record_file, &directory)
 }
 
@@ -154,6 +159,7 @@ impl Args {
         let given = [
             ("--out", self.out.is_some()),
             ("--quick", self.quick),
+            ("--no-report", self.no_report),
             ("--workload", self.workload.is_some()),
             ("--input-len", self.input_len.is_some()),
             ("--output-len", self.output_len.is_some()),

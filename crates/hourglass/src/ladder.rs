@@ -45,6 +45,8 @@ struct Rung {
     cache: &'static str,
     weights: &'static str,
     fusions: Vec<&'static str>,
+    /// How workers walk.
+    pace: String,
     /// `file:line`.
     source: String,
 }
@@ -110,6 +112,7 @@ fn listing(registry: &Registry) -> Listing {
             WeightPolicy::Packed => "packed",
         },
         fusions: checkpoint.rewrites.iter().map(|rewrite| rewrite.name).collect(),
+        pace: checkpoint.pace.to_string(),
         source: format!("{}:{}", checkpoint.file, checkpoint.line),
     };
     Listing {
@@ -126,6 +129,7 @@ fn list(listing: &Listing) -> String {
         let _ = writeln!(text, "{}{parent}   {}", rung.name, rung.source);
         let fusions = if rung.fusions.is_empty() { "none".to_owned() } else { rung.fusions.join(", ") };
         let _ = writeln!(text, "  cache {}, weights {}, fusions: {fusions}", rung.cache, rung.weights);
+        let _ = writeln!(text, "  pace:       {}", rung.pace);
         text += &paragraph("  change:     ", rung.change, "              ");
         text += &paragraph("  hypothesis: ", rung.hypothesis, "              ");
         text.push('\n');

@@ -8,21 +8,23 @@ pub(crate) mod files;
 mod sensitivity;
 mod shapes;
 pub(crate) mod table;
+pub(crate) mod turns;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
 use probe::ceilings::CeilingsError;
-use record::{Ceilings, CeilingsUsed, Coverage, Known, Protocol, Record, ReplayCase, ReplayRecord};
+use record::{Ceilings, CeilingsUsed, Coverage, Known, Phase, Protocol, Record, ReplayCase, ReplayRecord};
 use weights::ModelFiles;
 
 use crate::failure::{INTERRUPTED, Interrupted, usage};
 use crate::load::{DEFAULT_MODEL, MachineArgs, ModelArgs};
 use crate::progress::Progress;
-use crate::request::PrefillLogits;
+use crate::request::{self, PrefillLogits, check_counts};
 use crate::{interrupt, output};
 use cases::CaseName;
+use turns::Beside;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -35,9 +37,16 @@ pub(crate) struct Args {
     /// Rounds before the timed ones
     #[arg(long, value_name = "N", default_value_t = 4, conflicts_with_all = ["compare_records", "sensitivity"])]
     warmup: usize,
-    /// Timed rounds; each runs every group once, the order moved on by one
+    /// Timed turns of each case, the order moved on by one; in a round of a turn every group runs once, then every operator
     #[arg(long, value_name = "N", default_value_t = 12, conflicts_with_all = ["compare_records", "sensitivity"])]
     iterations: usize,
+    /// Rounds in each turn of a decode case, whose passes are short
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["compare_records", "sensitivity", "shapes"])]
+    decode_rounds: usize,
+    /// Clock a whole request with so many generated tokens in each turn too, of the prompt of each checkpoint's prefill case:
+    /// how fast the machine was meanwhile
+    #[arg(long, value_name = "N", conflicts_with_all = ["compare_records", "sensitivity", "shapes"])]
+    request_output_len: Option<usize>,
     /// Positions that the cache is made for [default: the case's tokens]
     #[arg(long, value_name = "N", conflicts_with_all = ["compare_records", "sensitivity", "shapes"])]
     capacity: Option<usize>,
@@ -168,6 +177,17 @@ impl Args {
         if self.warmup > 1_000 {
             return Err(usage(format!("--warmup {}: expected at most 1000", self.warmup)));
         }
+        if !(1..=1_000).contains(&self.decode_rounds) {
+            return Err(usage(format!("--decode-rounds {}: expected 1 to 1000", self.decode_rounds)));
+        }
+        if let Some(length) = self.request_output_len {
+            check_counts([request::lengths(1, length)[1].clone()])?;
+            if !self.cases().iter().any(|case| case.phase == Phase::Prefill) {
+                return Err(usage(
+                    "--request-output-len: needs a prefill case, whose prompt the requests have; add --case NAME:prefill:N",
+                ));
+            }
+        }
         if self.capacity == Some(0) {
             return Err(usage("--capacity 0: expected at least 1; leave it out for the case's tokens"));
         }
@@ -213,7 +233,8 @@ fn open(args: &Args, cases: &[CaseName]) -> Result<ModelFiles> {
     let files = args.model.open(Some(DEFAULT_MODEL))?;
     let limit = files.config().max_positions;
     for case in cases {
-        let longest = case.tokens.max(args.capacity.unwrap_or(0));
+        let generated = args.request_output_len.filter(|_| case.phase == Phase::Prefill).unwrap_or(0);
+        let longest = case.tokens.saturating_add(generated).max(args.capacity.unwrap_or(0));
         if longest > limit {
             return Err(usage(format!(
                 "--case {case} with a capacity of {longest} exceeds the {limit} positions of {}; ask for fewer",
@@ -224,7 +245,7 @@ fn open(args: &Args, cases: &[CaseName]) -> Result<ModelFiles> {
     Ok(files)
 }
 
-/// Replays every case and closes the record. Prints each case's table as soon as it is there, unless `--json`.
+/// Replays every case and closes the record. Prints each case's table when all have had their turns, unless `--json`.
 fn measure(
     args: &Args,
     cases: &[CaseName],
@@ -232,11 +253,15 @@ fn measure(
     ceilings: &Known<Ceilings>,
 ) -> Result<ReplayRecord> {
     let mut measured: Vec<ReplayCase> = Vec::with_capacity(cases.len());
+    let mut beside = Beside::default();
     if let Some(files) = files {
         if !args.json && args.model.model.is_none() {
             output::print(table::default_model().as_bytes())?;
         }
-        cases::replay_all(args, cases, files, ceilings.known(), |done| {
+        if !args.json && cases.len() > 1 {
+            output::print(table::in_turn(cases.len()).as_bytes())?;
+        }
+        beside = turns::replay_all(args, cases, files, ceilings.known(), |done| {
             if !args.json {
                 output::print(table::case(done).as_bytes())?;
             }
@@ -257,10 +282,15 @@ fn measure(
             Known::Unavailable(missing) => Known::Unavailable(missing.clone()),
         },
         cases: measured,
+        requests: beside.requests,
+        turns: beside.turns,
         coverage: Coverage::complete(),
         checks: Vec::new(),
         void: false,
     };
     record.close();
+    if let Some(cut) = beside.cut.filter(|_| record.coverage.is_complete()) {
+        record.coverage = Coverage::incomplete(format!("interrupted {cut}; every case has the turns that it had"));
+    }
     Ok(record)
 }

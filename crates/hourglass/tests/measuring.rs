@@ -107,11 +107,21 @@ fn find_walks_all_views_and_leaves_them_in_a_folder() {
         record.steps.iter().filter(|step| step.outcome == StepOutcome::Done).map(|step| step.name.as_str()).collect();
     assert_eq!(
         done,
-        ["wiring", "wiring-simd-matmul", "first-look", "clock", "replay-prefill", "replay-decode", "timeline"]
+        ["wiring", "wiring-simd-matmul", "first-look", "clock", "replay", "timeline"]
     );
     // The decode step in the middle of the request's: after 24 tokens come eight steps.
-    let decode = record.steps.iter().find(|step| step.name == "replay-decode").unwrap();
-    assert!(decode.command.contains(&"quantized-matvec:decode:28".to_owned()), "{:?}", decode.command);
+    let replay = record.steps.iter().find(|step| step.name == "replay").unwrap();
+    assert!(replay.command.contains(&"quantized-matvec:decode:28".to_owned()), "{:?}", replay.command);
+    let replays: record::ReplayRecord =
+        read("replay.json", &std::fs::read(Path::new(&out).join("replay.json")).unwrap()).unwrap();
+    let [between] = &replays.requests[..] else { panic!("{:?}", replays.requests) };
+    assert!(between.workload.differences(&record.workload).is_empty(), "the same request as the clock's");
+    // Both cases and the request have one turn in every round of turns, and the next round starts one later.
+    let turns: Vec<&str> = replays.turns.iter().map(|turn| turn.of.as_str()).collect();
+    for (round, next) in turns.chunks(3).zip(turns[3..].chunks(3)) {
+        assert_eq!((round[1], round[2]), (next[0], next[1]), "{turns:?}");
+        assert!(round[0] != round[1] && round[1] != round[2] && round[0] != round[2], "{turns:?}");
+    }
     let ranking = ranking(&record);
     for phase in [record::Phase::Prefill, record::Phase::Decode] {
         let passes = if phase == record::Phase::Decode { 8 } else { 1 };
@@ -132,7 +142,12 @@ fn find_walks_all_views_and_leaves_them_in_a_folder() {
     let message = refusal(&["find", "--from", &out, "--seed", "3"], 2);
     assert!(message.contains("--seed beside --from"), "{message}");
     // A view that is lost costs its rows and nothing else.
-    std::fs::remove_file(Path::new(&out).join("replay-prefill.json")).unwrap();
+    let replay = Path::new(&out).join("replay.json");
+    let mut alone: record::ReplayRecord = read("replay.json", &std::fs::read(&replay).unwrap()).unwrap();
+    let prefill = alone.cases.remove(0).case;
+    alone.turns.retain(|turn| turn.of != prefill);
+    alone.close();
+    std::fs::write(&replay, serde_json::to_vec(&alone).unwrap()).unwrap();
     let less: FindRecord = read("less", stdout(&["find", "--from", &out, "--json"]).as_bytes()).unwrap();
     let less = less.ranking.known().unwrap();
     assert!(less.candidates.iter().all(|row| row.phase != record::Phase::Prefill));

@@ -11,7 +11,7 @@ use std::process::Stdio;
 
 use record::{DecisionRecord, ReplayComparison, ReplayRecord, ShapeStudy, read};
 use serde_json::Value;
-use support::{hourglass, refusal, run, stdout};
+use support::{hourglass, json, refusal, run, stdout};
 
 const SHORT: [&str; 11] = [
     "replay",
@@ -447,10 +447,10 @@ fn a_shape_study_names_kernels_of_one_operator_and_exports() {
 }
 
 #[test]
-fn an_interrupted_replay_keeps_the_finished_cases() {
+fn an_interrupted_replay_says_so_and_leaves_a_whole_record() {
     let directory = tempfile::tempdir().unwrap();
     let file = path(&directory, "r.json");
-    // The second case alone would take very long; the first one's table tells that it is over.
+    // Turns of the second case take very long; that there are turns is told before the first.
     let arguments = [
         "replay",
         "--model",
@@ -460,7 +460,7 @@ fn an_interrupted_replay_keeps_the_finished_cases() {
         "--ceilings",
         "none",
         "--iterations",
-        "40",
+        "10000",
         "--case",
         "selected:decode:24",
         "--case",
@@ -471,7 +471,7 @@ fn an_interrupted_replay_keeps_the_finished_cases() {
     let mut child = hourglass(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
-    while !line.contains("Largest: ") {
+    while !line.contains("take turns") {
         line.clear();
         assert!(out.read_line(&mut line).unwrap() > 0, "it ended early");
     }
@@ -483,10 +483,38 @@ fn an_interrupted_replay_keeps_the_finished_cases() {
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(130), "{message}");
     let record: ReplayRecord = read(&file, &std::fs::read(&file).unwrap()).unwrap();
-    assert!(record.cases[0].replay.coverage.is_complete() && !record.void);
-    assert!(
-        record.cases[1].replay.coverage.reason().unwrap().contains("interrupted"),
-        "{:?}",
-        record.cases[1].replay.coverage
-    );
+    assert!(!record.void && record.cases.len() == 2);
+    assert!(record.coverage.reason().unwrap().contains("interrupted"), "{:?}", record.coverage);
+    for case in &record.cases {
+        let turns: u64 = record.turns.iter().filter(|turn| turn.of == case.case).map(|turn| turn.rounds).sum();
+        let replay = &case.replay;
+        assert!(!replay.coverage.is_complete() || replay.round_order.len() as u64 == turns, "{:?}", replay.coverage);
+    }
+}
+
+/// Both checkpoints in one process, turn about; what `compare` then makes of it.
+#[test]
+fn cases_take_turns_and_are_compared_turn_by_turn() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = path(&directory, "r.json");
+    let cases = ["--case", "selected:decode:24", "--case", "swiglu:decode:24", "--decode-rounds", "3"];
+    stdout(&short(&[&cases[..], &["--json-output", &file]].concat()));
+    let record: ReplayRecord = read(&file, &std::fs::read(&file).unwrap()).unwrap();
+    let turns: Vec<&str> = record.turns.iter().map(|turn| turn.of.as_str()).collect();
+    for (pair, next) in turns.chunks(2).zip(turns[2..].chunks(2)) {
+        assert_eq!((pair[0], pair[1]), (next[1], next[0]), "{turns:?}");
+    }
+    let iterations = record.protocol.iterations as usize;
+    assert!(record.turns.len() == 2 * iterations && record.turns.iter().all(|turn| turn.rounds == 3));
+    for case in &record.cases {
+        assert_eq!(case.replay.round_order.len(), 3 * iterations);
+        assert_eq!(case.replay.groups[0].timing.samples_us.len(), 3 * iterations);
+    }
+    let (before, after) = (format!("{file}#swiglu"), format!("{file}#selected"));
+    let text = stdout(&["compare", &before, &after]);
+    assert!(text.contains("in one run, in turn") && !text.contains("not alternated"), "{text}");
+    let comparison = json(&["compare", &before, &after, "--json"]);
+    let methods: Vec<&Value> =
+        comparison["replays"][0]["groups"].as_array().unwrap().iter().map(|row| &row["method"]).collect();
+    assert!(methods.iter().all(|method| *method != "unpaired"), "{methods:?}");
 }

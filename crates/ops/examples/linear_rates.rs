@@ -40,6 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         WeightFormat::Affine4 { group: 64, parameters: ElementType::BF16 },
         WeightFormat::Affine4 { group: 32, parameters: ElementType::F16 },
         WeightFormat::Int8 { group: 32 },
+        WeightFormat::Int8 { group: 16 },
         WeightFormat::Bf16,
     ] {
         let mut weights = None;
@@ -112,6 +113,7 @@ impl Arm {
             activations: DType::BF16,
             rewrites: Vec::new(),
             kernels: vec![Choice { operator: "linear", rows: 0..=usize::MAX, packed: None, kernel: kernel.name }],
+            pace: Pace::PLAIN,
             controls: MechanismControls::default(),
         };
         // A kernel added to the registry is preferred among those of its name.

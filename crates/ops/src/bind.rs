@@ -17,7 +17,7 @@ use crate::{DType, Matrix, MatrixMut};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// A program bound to kernels, packed weights and memory: what the workers walk.
 pub struct Bound {
@@ -47,6 +47,10 @@ pub struct BoundCall {
     pub(crate) weights: Vec<WeightOperand>,
     pub(crate) scratch: usize,
     pub(crate) dispatches: AtomicU64,
+    /// Who waits before this call asks for what that one reads: the first from here on that names something.
+    pub(crate) ahead: Option<usize>,
+    /// Items that workers have taken of those that belong to none, where the pace is guided.
+    pub(crate) taken: Option<AtomicUsize>,
 }
 
 #[derive(Debug)]
@@ -163,7 +167,16 @@ pub fn bind(
             weights,
             scratch: (kernel.scratch)(&shape),
             dispatches: AtomicU64::new(0),
+            ahead: None,
+            taken: checkpoint.pace.guided.then(AtomicUsize::default),
         });
+    }
+    if checkpoint.pace.fetch_ahead {
+        let mut next = None;
+        for (index, call) in calls.iter_mut().enumerate().rev() {
+            next = if call.kernel.ahead.is_some() { Some(index) } else { next };
+            call.ahead = next;
+        }
     }
     let scratch_per_worker = calls.iter().map(|call| call.scratch).max().unwrap_or(0).next_multiple_of(4096);
     let scratch_bytes = scratch_per_worker * workers;

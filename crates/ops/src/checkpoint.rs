@@ -3,7 +3,7 @@
 
 use crate::bind::REFERENCE;
 use crate::rewrite::{self, Rewrite};
-use crate::{DType, Tolerance};
+use crate::{DType, Pace, Tolerance};
 use std::ops::RangeInclusive;
 
 /// How keys and values are kept between steps.
@@ -61,6 +61,7 @@ pub struct Checkpoint {
     /// The first that fits and whose kernel takes the call's shape; an operator that no choice names is bound to its last
     /// kernel that runs here.
     pub kernels: &'static [Choice],
+    pub pace: Pace,
     /// Largest relative L2 distance of its logits from its parent's on one prompt, squared, and why.
     pub tolerance: Tolerance,
     pub file: &'static str,
@@ -84,6 +85,7 @@ pub struct Resolved {
     pub activations: DType,
     pub rewrites: Vec<Rewrite>,
     pub kernels: Vec<Choice>,
+    pub pace: Pace,
     /// The switches' state after resolution, each `Some`.
     pub controls: MechanismControls,
 }
@@ -168,8 +170,8 @@ impl Checkpoint {
             register_cached_rmsnorm: Some(register_cached),
             tiled_prefill: Some(rewrites.contains(&rewrite::TILED_ATTENTION)),
         };
-        let Checkpoint { name, weights, activations, .. } = *self;
-        Ok(Resolved { name, cache, weights, activations, rewrites, kernels, controls })
+        let Checkpoint { name, weights, activations, pace, .. } = *self;
+        Ok(Resolved { name, cache, weights, activations, rewrites, kernels, pace, controls })
     }
 
     /// Whether every choice is of a reference kernel.

@@ -14,6 +14,7 @@ use crate::step::{LayerCache, Sequence, Step};
 use crate::weight::Packed;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// One worker's view of one call.
 pub struct Invocation<'a> {
@@ -24,6 +25,56 @@ pub struct Invocation<'a> {
     /// Private to this worker, as many bytes as the kernel's `scratch` asked for, 64-byte aligned, contents undefined.
     pub(crate) scratch: *mut u8,
     pub(crate) scratch_bytes: usize,
+}
+
+/// See [`Invocation::portions`].
+pub struct Portions<'a> {
+    own: Option<Range<usize>>,
+    /// Those that belong to no worker beforehand.
+    items: Range<usize>,
+    workers: usize,
+    least: usize,
+    taken: Option<&'a AtomicUsize>,
+}
+
+impl Portions<'_> {
+    /// These items and no others.
+    pub fn fixed(own: Range<usize>) -> Self {
+        Portions { own: Some(own), items: 0..0, workers: 1, least: 1, taken: None }
+    }
+
+    /// The part that is the worker's beforehand, unless it was already handed out.
+    pub fn own(&self) -> Range<usize> {
+        self.own.clone().unwrap_or(self.items.start..self.items.start)
+    }
+}
+
+impl Iterator for Portions<'_> {
+    type Item = Range<usize>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Range<usize>> {
+        if let Some(own) = self.own.take() {
+            return Some(own);
+        }
+        let taken = self.taken?;
+        let mut before = taken.load(Relaxed);
+        loop {
+            let left = self.items.len() - before;
+            if left == 0 {
+                return None;
+            }
+            let part = (left / (2 * self.workers)).max(self.least).min(left);
+            // Only the count is agreed on; what the workers compute is ordered by the barriers.
+            match taken.compare_exchange_weak(before, before + part, Relaxed, Relaxed) {
+                Ok(_) => {
+                    let start = self.items.start + before;
+                    return Some(start..start + part);
+                }
+                Err(now) => before = now,
+            }
+        }
+    }
 }
 
 /// A readable operand `(rows, width)`.
@@ -104,6 +155,26 @@ impl<'a> Invocation<'a> {
     pub fn share(&self, items: usize) -> Range<usize> {
         let part = |worker: usize| (items as u128 * worker as u128 / self.workers as u128) as usize;
         part(self.worker)..part(self.worker + 1)
+    }
+
+    /// This worker's parts of `items`, one after another: its [`share`](Invocation::share), or, where the pace is guided, its
+    /// share of three quarters, and then what it takes of the rest: a part of what is left each time, at least `least` items
+    /// (fewer at the end). Who gets an item differs from run to run, so nothing that is computed for one may depend on the part.
+    pub fn portions(&self, items: usize, least: usize) -> Portions<'a> {
+        let taken = self.call.taken.as_ref().filter(|_| self.workers > 1);
+        let open = if taken.is_some() { items / 4 } else { 0 };
+        Portions {
+            own: Some(self.share(items - open)),
+            items: items - open..items,
+            workers: self.workers,
+            least,
+            taken,
+        }
+    }
+
+    /// Whether workers that wait ask for weights that they will need.
+    pub fn fetches_ahead(&self) -> bool {
+        self.call.ahead.is_some()
     }
 
     /// The worker's scratch, as bytes.

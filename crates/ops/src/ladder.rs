@@ -3,8 +3,10 @@
 //! Not here: what the fields of a checkpoint mean, and its switches (`checkpoint.rs`).
 
 use crate::checkpoint::{CachePolicy, Checkpoint, Choice, REGISTER_CACHED, TWO_PASS, WeightPolicy};
-use crate::rewrite::{ADD_RMS_NORM, DECODE_ATTENTION, NORM_ROPE_APPEND, RMS_NORM, ROPE, SWIGLU, TILED_ATTENTION};
-use crate::{DType, Tolerance};
+use crate::rewrite::{
+    ADD_RMS_NORM, DECODE_ATTENTION, GATED_LINEAR, NORM_ROPE_APPEND, RMS_NORM, ROPE, SWIGLU, TILED_ATTENTION,
+};
+use crate::{DType, Pace, Tolerance};
 
 /// Every checkpoint: the oracle first, then the rungs in order.
 pub const ALL: &[&Checkpoint] = &[
@@ -22,6 +24,9 @@ pub const ALL: &[&Checkpoint] = &[
     &ONE_CALL_ATTENTION,
     &PLACED_HEADS,
     &ADDED_NORM,
+    &EARLY_WEIGHTS,
+    &GUIDED_SHARES,
+    &GATED_PROJECTIONS,
 ];
 
 /// The name that stands for the newest rung of whichever registry is asked: what engines use unless told otherwise. It is
@@ -82,6 +87,7 @@ pub const REFERENCE: Checkpoint = Checkpoint {
         choose("silu", "reference"),
         choose("mul", "reference"),
     ],
+    pace: Pace::PLAIN,
     tolerance: SAME,
     file: file!(),
     line: line!(),
@@ -98,6 +104,7 @@ pub const WEEK1: Checkpoint = Checkpoint {
     rewrites: &[],
     prefers: &[],
     kernels: &[],
+    pace: Pace::PLAIN,
     tolerance: SAME,
     file: file!(),
     line: line!(),
@@ -276,4 +283,53 @@ pub const ADDED_NORM: Checkpoint = Checkpoint {
     file: file!(),
     line: line!(),
     ..PLACED_HEADS
+};
+
+/// Floor: the step's weights at the read bandwidth; what it saves is the time in which memory has nothing to do, because the
+/// workers wait for each other or compute what needs no memory.
+pub const EARLY_WEIGHTS: Checkpoint = Checkpoint {
+    name: "early-weights",
+    parent: Some(&ADDED_NORM),
+    change: "a worker that waits asks for the first weights of its share of the next projection, and a projection for its own",
+    hypothesis: "a tenth of decode is waiting at barriers, and memory, its limit, is idle meanwhile",
+    pace: Pace { fetch_ahead: true, guided: false },
+    tolerance: SAME,
+    file: file!(),
+    line: line!(),
+    ..ADDED_NORM
+};
+
+/// Floor: as above.
+pub const GUIDED_SHARES: Checkpoint = Checkpoint {
+    name: "guided-shares",
+    parent: Some(&EARLY_WEIGHTS),
+    change: "a quarter of a projection's outputs belongs to no worker beforehand: who is done first takes more of it",
+    hypothesis: "the halves of a projection do not take equally long, so the slower processor sets the pace",
+    pace: Pace { fetch_ahead: true, guided: true },
+    tolerance: SAME,
+    file: file!(),
+    line: line!(),
+    ..EARLY_WEIGHTS
+};
+
+/// Floor: the two matrices once; what it saves is one barrier, one call, and x as planes once instead of twice, in every layer.
+pub const GATED_PROJECTIONS: Checkpoint = Checkpoint {
+    name: "gated-projections",
+    parent: Some(&GUIDED_SHARES),
+    change: "for up to eight rows, gate, up and the gated activation are one call",
+    hypothesis: "a barrier and an activation of a microsecond stand between two projections, and memory is idle meanwhile",
+    rewrites: &[
+        RMS_NORM,
+        ROPE,
+        SWIGLU,
+        TILED_ATTENTION,
+        DECODE_ATTENTION,
+        NORM_ROPE_APPEND,
+        ADD_RMS_NORM,
+        GATED_LINEAR,
+    ],
+    tolerance: ROUNDING,
+    file: file!(),
+    line: line!(),
+    ..GUIDED_SHARES
 };

@@ -17,6 +17,7 @@ pub mod ladder;
 pub mod memory;
 mod operator;
 pub mod operators;
+mod pace;
 mod plan;
 mod program;
 mod random;
@@ -36,8 +37,11 @@ pub use checkpoint::{CachePolicy, Checkpoint, Choice, MechanismControls, Resolve
 pub use delay::Delay;
 pub use dtype::DType;
 pub use features::{Feature, Features};
-pub use invocation::{Invocation, KvView, KvViewMut, Matrix, MatrixMut};
-pub use operator::{CacheUse, CallShape, Cost, Group, Kernel, KernelFn, Operator, Tolerance, ViewShape, WeightShape};
+pub use invocation::{Invocation, KvView, KvViewMut, Matrix, MatrixMut, Portions};
+pub use operator::{
+    AheadFn, CacheUse, CallShape, Cost, Group, Kernel, KernelFn, Operator, Tolerance, ViewShape, WeightShape,
+};
+pub use pace::Pace;
 pub use plan::MemoryPlan;
 pub use program::{Attributes, BufferId, BufferSpec, Call, Keys, Program, ProgramBuilder, View, WeightId, WeightSpec};
 pub use registry::Registry;

@@ -103,6 +103,10 @@ pub struct Tolerance {
     pub reason: &'static str,
 }
 
+/// Asks memory for the n-th piece of what a worker's share will read besides the step's buffers; false when no more is worth it.
+/// Neither the call's inputs nor anything else that the step writes may be looked at.
+pub type AheadFn = fn(&Invocation<'_>, usize) -> bool;
+
 /// Does a worker's share of a call.
 pub type KernelFn = fn(&Invocation<'_>);
 
@@ -124,6 +128,8 @@ pub struct Kernel {
     pub tolerance: Tolerance,
     /// Private scratch bytes per worker.
     pub scratch: fn(&CallShape) -> usize,
+    /// What a worker may ask for while it waits for the call's inputs.
+    pub ahead: Option<AheadFn>,
     pub run: KernelFn,
     pub file: &'static str,
     pub line: u32,
@@ -136,12 +142,12 @@ impl Kernel {
     }
 }
 
-/// Makes a [`Kernel`] constant with its source location. `supports` and `scratch` may be left out.
+/// Makes a [`Kernel`] constant with its source location. `supports`, `scratch` and `ahead` may be left out.
 #[macro_export]
 macro_rules! kernel {
     (
         operator: $operator:expr, name: $name:expr, isa: $isa:expr, features: $features:expr,
-        $(supports: $supports:expr,)? $(scratch: $scratch:expr,)?
+        $(supports: $supports:expr,)? $(scratch: $scratch:expr,)? $(ahead: $ahead:expr,)?
         nmse: $nmse:expr, because: $reason:expr, run: $run:expr $(,)?
     ) => {
         $crate::Kernel {
@@ -161,6 +167,12 @@ macro_rules! kernel {
                     $(f = $scratch;)?
                     f
                 } pick() },
+            ahead: { #[allow(unused_mut, unused_assignments, reason = "overwritten where given")]
+                const fn pick() -> Option<$crate::AheadFn> {
+                    let mut f: Option<$crate::AheadFn> = None;
+                    $(f = Some($ahead);)?
+                    f
+                } pick() },
             tolerance: $crate::Tolerance { nmse: $nmse, reason: $reason },
             run: $run,
             file: file!(),
@@ -170,7 +182,7 @@ macro_rules! kernel {
     ($($other:tt)*) => {
         compile_error!(
             "kernel! { operator: \"...\", name: \"...\", isa: \"portable\", features: &[], supports: function (may be left out), \
-             scratch: function (may be left out), nmse: 1.6e-5, because: \"...\", run: function }: expected these fields in \
+             scratch: function (may be left out), ahead: function (may be left out), nmse: 1.6e-5, because: \"...\", run: function }: expected these fields in \
              this order; a field is missing, misspelt or in another place"
         )
     };

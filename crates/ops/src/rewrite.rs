@@ -1,6 +1,7 @@
 //! Fusions: a run of calls replaced by one coarser call. A fused rung is its parent's program, rewritten; no second forward
 //! pass is written anywhere. Not here: which checkpoint applies which (`ladder.rs`).
 
+use crate::ladder::MATVEC_MAX_ROWS;
 use crate::operator::Group;
 use crate::operators;
 use crate::program::{Call, Program, View};
@@ -148,6 +149,32 @@ pub const ADD_RMS_NORM: Rewrite = Rewrite {
         call.inputs = add.inputs.clone();
         call.outputs = vec![add.outputs[0], norm.outputs[0]];
         Some((call, 2))
+    },
+};
+
+/// Two `linear` of one input + `swiglu` of their results → `gated_linear`, for packed weights of one shape and format without
+/// biases, and as many rows as the matrix-vector kernels take.
+pub const GATED_LINEAR: Rewrite = Rewrite {
+    name: "gated-linear",
+    fuse: |program, at| {
+        let [gate, up, swiglu] = named(program, at, ["linear", "linear", "swiglu"])?;
+        let spec = |call: &Call| {
+            let weight = program.weight(call.weights[0]);
+            (call.weights.len(), weight.rows, weight.cols, weight.format)
+        };
+        let (count, _, _, format) = spec(gate);
+        let alike = spec(gate) == spec(up) && gate.inputs == up.inputs && count == 1 && format.is_packed();
+        let linked = swiglu.inputs == [gate.outputs[0], up.outputs[0]]
+            && [gate, up].iter().all(|call| stays_inside(program, at..at + 3, call.outputs[0]));
+        if !alike || !linked || gate.inputs[0].rows > MATVEC_MAX_ROWS {
+            return None;
+        }
+        let mut call = gate.clone();
+        call.operator = &operators::GATED_LINEAR;
+        call.slot = "gated_proj";
+        call.weights = vec![gate.weights[0], up.weights[0]];
+        call.outputs = swiglu.outputs.clone();
+        Some((call, 3))
     },
 };
 

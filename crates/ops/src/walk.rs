@@ -271,12 +271,18 @@ pub fn run<O: Observer>(bound: &mut Bound, workers: &Workers, step: &Step<'_>, o
         "the step exceeds the program's context {context}"
     );
     let bound = &*bound;
+    for taken in bound.calls().iter().filter_map(|call| call.taken.as_ref()) {
+        taken.store(0, Relaxed);
+    }
     workers.run(&|worker| walk(bound, workers, step, observer, worker));
 }
 
 fn walk<O: Observer>(bound: &Bound, workers: &Workers, step: &Step<'_>, observer: &O, worker: usize) {
     let (scratch, scratch_bytes) = bound.scratch(worker);
     let mut skipped_barrier = false;
+    let invocation = |call| Invocation { worker, workers: workers.count(), step, call, scratch, scratch_bytes };
+    // What this worker has asked for while it waited: so many pieces of this call's.
+    let (mut fetched_for, mut pieces) = (usize::MAX, 0);
     observer.begins(worker);
     for (index, call) in bound.calls().iter().enumerate() {
         // A skipped call leaves its barrier to the next one that runs: it may order calls on both sides of it.
@@ -287,14 +293,28 @@ fn walk<O: Observer>(bound: &Bound, workers: &Workers, step: &Step<'_>, observer
         observer.arrives(worker, index);
         let waits = call.barrier_before || skipped_barrier;
         if waits {
-            workers.barrier();
+            match call.ahead.filter(|ahead| observer.wants(&bound.calls()[*ahead])) {
+                Some(ahead) => {
+                    if fetched_for != ahead {
+                        (fetched_for, pieces) = (ahead, 0);
+                    }
+                    let later = &bound.calls()[ahead];
+                    let fetch = later.kernel.ahead.expect("bind looks for calls that name something");
+                    workers.barrier_while(|| {
+                        let more = fetch(&invocation(later), pieces);
+                        pieces += usize::from(more);
+                        more
+                    });
+                }
+                None => workers.barrier(),
+            }
             skipped_barrier = false;
         }
         observer.starts(worker, index, waits);
         if !observer.goes_on() {
             continue;
         }
-        (call.kernel.run)(&Invocation { worker, workers: workers.count(), step, call, scratch, scratch_bytes });
+        (call.kernel.run)(&invocation(call));
         observer.ends(worker, index, call);
         if worker == 0 {
             call.dispatches.store(call.dispatches.load(Relaxed) + 1, Relaxed);

@@ -125,7 +125,16 @@ impl Workers {
     /// When another worker panicked, so that none waits forever.
     #[inline]
     pub fn barrier(&self) {
-        self.shared.barrier.wait(self.shared.count);
+        self.shared.barrier.wait(self.shared.count, || false);
+    }
+
+    /// The same; until the last one comes, the others call `meanwhile` again and again, as long as it returns true.
+    ///
+    /// # Panics
+    /// As [`Workers::barrier`].
+    #[inline]
+    pub fn barrier_while(&self, meanwhile: impl FnMut() -> bool) {
+        self.shared.barrier.wait(self.shared.count, meanwhile);
     }
 }
 
@@ -169,7 +178,7 @@ impl Shared {
 
 impl Barrier {
     #[inline]
-    fn wait(&self, count: usize) {
+    fn wait(&self, count: usize, mut meanwhile: impl FnMut() -> bool) {
         if count == 1 {
             return;
         }
@@ -181,6 +190,7 @@ impl Barrier {
                 self.arrived.store(0, Ordering::Relaxed);
                 self.generation.advance();
             } else {
+                while self.generation.get() == generation && meanwhile() {}
                 self.generation.wait_until(|now| now != generation);
             }
         }
@@ -328,6 +338,66 @@ mod tests {
                 assert_eq!(sum.into_inner(), round * (count * (count + 1) / 2) as u64);
             }
         }
+    }
+
+    #[test]
+    fn who_waits_can_do_something_meanwhile_and_goes_on_when_the_last_has_come() {
+        for count in [1, 2, 3, 12] {
+            let workers = Workers::new(count, false).expect("threads");
+            let (busy, before, after) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+            for _ in 0..20 {
+                workers.run(&|worker| {
+                    // The last worker comes when every other has begun to do something else, which none of them ends by itself.
+                    while worker == count - 1 && busy.load(Ordering::Acquire) < count as u64 - 1 {
+                        std::thread::yield_now();
+                    }
+                    before.fetch_add(1, Ordering::Relaxed);
+                    let mut calls = 0u64;
+                    workers.barrier_while(|| {
+                        calls += 1;
+                        if calls == 1 {
+                            busy.fetch_add(1, Ordering::Release);
+                        }
+                        std::thread::yield_now();
+                        true
+                    });
+                    assert_eq!(calls > 0, worker < count - 1, "only who waits");
+                    after.fetch_add(u64::from(before.load(Ordering::Relaxed) == count as u64), Ordering::Relaxed);
+                    workers.barrier();
+                });
+                assert_eq!(after.swap(0, Ordering::Relaxed), count as u64, "nobody went on before all had come");
+                busy.store(0, Ordering::Relaxed);
+                before.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    #[test]
+    fn more_workers_than_processors_beside_threads_that_never_rest() {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..processors {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let workers = Workers::new(2 * processors + 1, false).expect("threads");
+            let met = AtomicU64::new(0);
+            workers.run(&|worker| {
+                for round in 0..100u64 {
+                    if round % workers.count() as u64 == worker as u64 {
+                        met.fetch_add(1, Ordering::Relaxed);
+                    }
+                    workers.barrier();
+                    assert_eq!(met.load(Ordering::Relaxed), round + 1, "a round is counted once, before all go on");
+                    workers.barrier();
+                }
+            });
+            stop.store(true, Ordering::Relaxed);
+        });
     }
 
     #[test]

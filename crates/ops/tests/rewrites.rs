@@ -3,7 +3,7 @@
 mod common;
 
 use common::NOTHING;
-use ops::ladder::{ADDED_NORM, ONE_CALL_ATTENTION, SELECTED};
+use ops::ladder::{ADDED_NORM, GATED_PROJECTIONS, ONE_CALL_ATTENTION, SELECTED};
 use ops::operators::*;
 use ops::*;
 
@@ -266,6 +266,54 @@ fn a_residual_and_its_norm_are_one_call_and_the_sum_stays() {
     assert_eq!(fused.calls[3].inputs, call.outputs, "the sum and the normed row are read as before");
     // The last norm of a prompt wants its last row only.
     assert_eq!(names(&program(true).rewritten(ADDED_NORM.rewrites)), ["add", "rms_norm"]);
+}
+
+/// Gate, up and their gated product; one of the two weights may be of another format, or have a bias.
+fn gated(rows: usize, other: WeightFormat, biased: bool, reader: Reader) -> Program {
+    let mut p = Pattern::new(rows, reader);
+    let x = given(&mut p.builder, rows, 64, DType::BF16);
+    let [gate, up] = [0, 1].map(|_| p.intermediate(rows, 96, DType::BF16));
+    let w4 = WeightFormat::Affine4 { group: 32, parameters: ElementType::F16 };
+    for (y, name, format) in [(gate, "gate", w4), (up, "up", other)] {
+        let mut weights = vec![p.builder.weight(name, 96, 64, format)];
+        if biased {
+            weights.push(p.builder.weight("bias", 1, 96, WeightFormat::F32));
+        }
+        p.builder.call(&LINEAR, name, &[x], &weights, &[y], Attributes::default());
+    }
+    let y = p.builder.buffer("y", rows, 96, DType::BF16);
+    p.builder.call(&SWIGLU, "swiglu", &[gate, up], &[], &[y], Attributes::default());
+    p.finish(y)
+}
+
+#[test]
+fn gate_and_up_of_few_rows_are_one_call_where_they_are_alike() {
+    let w4 = WeightFormat::Affine4 { group: 32, parameters: ElementType::F16 };
+    let after = |program: Program| {
+        program.verify().expect("the unfused program is sound");
+        let fused = program.rewritten(GATED_PROJECTIONS.rewrites);
+        fused.verify().expect("so is the fused one");
+        fused
+    };
+    for rows in [1, 8] {
+        let fused = after(gated(rows, w4, false, Reader::None));
+        assert_eq!(names(&fused), ["gated_linear"]);
+        let call = fused.calls.last().expect("one");
+        assert_eq!((call.inputs.clone(), call.outputs[0]), (fused.calls[0].outputs.clone(), fused.output));
+        let weights: Vec<_> = call.weights.iter().map(|id| fused.weight(*id).name.as_str()).collect();
+        assert_eq!((weights, call.layer), (vec!["gate", "up"], Some(3)));
+    }
+    let kept = ["linear", "linear", "swiglu"];
+    for program in [
+        gated(9, w4, false, Reader::None),
+        gated(1, WeightFormat::Int8 { group: 32 }, false, Reader::None),
+        gated(1, WeightFormat::Bf16, false, Reader::None),
+        gated(1, w4, true, Reader::None),
+        gated(1, w4, false, Reader::Call),
+        gated(1, w4, false, Reader::Caller),
+    ] {
+        assert_eq!(names(&after(program)), kept);
+    }
 }
 
 #[test]

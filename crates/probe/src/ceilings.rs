@@ -203,14 +203,6 @@ pub fn check(ceilings: &Ceilings) -> Result<KnownTraffic, CeilingsError> {
     Ok(KnownTraffic { threads, seconds: fastest, rate, difference, processor_share })
 }
 
-/// Bytes that the system could still give out; a small number if it does not say.
-fn available_memory() -> u64 {
-    match crate::conditions::meminfo("MemAvailable") {
-        Known::Is(bytes) => bytes,
-        Known::Unavailable(_) => 1 << 30,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -75,6 +75,21 @@ pub fn clock(
     })
 }
 
+/// One more request in a process that has already run some, with nothing before it; `None` if it was interrupted.
+///
+/// # Errors
+/// Fewer than two tokens, or a step that fails.
+pub fn clock_again(engine: &mut Engine, request: &Request<'_>) -> Result<Option<RequestClock>, Error> {
+    if request.output_tokens < 2 {
+        return Err(Error::OutputTooShort(request.output_tokens));
+    }
+    let Some(mut run) = run_once(engine, request)?.filter(|run| run.complete(request)) else { return Ok(None) };
+    let release = Instant::now();
+    drop(run.cache.take());
+    run.elapsed += release.elapsed();
+    Ok(Some(readings(request, &run)))
+}
+
 impl Clocked {
     fn interrupted(place: &str) -> Clocked {
         let clock = Known::unavailable(format!("interrupted {place}"), "run again and let it finish");

@@ -143,6 +143,14 @@ pub(crate) fn meminfo(key: &str) -> Known<u64> {
     }
 }
 
+/// Bytes that the system could still give out; a small number if it does not say.
+pub fn available_memory() -> u64 {
+    match meminfo("MemAvailable") {
+        Known::Is(bytes) => bytes,
+        Known::Unavailable(_) => 1 << 30,
+    }
+}
+
 /// The bracketed word of `always [madvise] never`.
 fn chosen(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once('[')?;

@@ -23,11 +23,11 @@ mod wiring;
 mod wiring_plan;
 
 pub use capture::{Capture, CaptureCase, Extent, capture, on_valgrind, simulated_pass};
-pub use clock::{Clocked, Request, clock, margins};
-pub use conditions::{binary, bound_kernels, conditions, conditions_of, host, now, subject, subject_of};
+pub use clock::{Clocked, Request, clock, clock_again, margins};
+pub use conditions::{available_memory, binary, bound_kernels, conditions, conditions_of, host, now, subject, subject_of};
 pub use error::Error;
 pub use prompt::{PROMPT_RULE, prompt};
-pub use replay::{Case, replay};
+pub use replay::{Case, Replaying, replay};
 pub use resident::{peak_resident_bytes, reset_peak_resident};
 pub use sensitivity::{Place, Probe, Probed, StepTimes, expected_slope, sensitivity};
 pub use shapes::{Shapes, shapes};

@@ -28,19 +28,48 @@ impl ProcessorTime {
 
     /// The part of `elapsed` (ending now) that `workers` workers spent on a processor, at most the whole.
     pub(crate) fn share_since(&self, elapsed: Duration, workers: usize) -> Reading {
+        let mut stretches = Stretches::none();
+        stretches.add(self, elapsed);
+        stretches.share(workers)
+    }
+}
+
+/// Processor time over stretches with something else between them.
+pub(crate) struct Stretches {
+    used: Result<f64, String>,
+    elapsed: Duration,
+}
+
+impl Stretches {
+    pub(crate) fn none() -> Stretches {
+        Stretches { used: Ok(0.0), elapsed: Duration::ZERO }
+    }
+
+    /// A stretch of `elapsed` that began with `since` and ends now.
+    pub(crate) fn add(&mut self, since: &ProcessorTime, elapsed: Duration) {
+        self.elapsed += elapsed;
+        if let Ok(used) = &mut self.used {
+            match since.seconds_since() {
+                Ok(seconds) => *used += seconds,
+                Err(why) => self.used = Err(why),
+            }
+        }
+    }
+
+    /// The part of all stretches that `workers` workers spent on a processor, at most the whole.
+    pub(crate) fn share(&self, workers: usize) -> Reading {
         let how = "clock a longer request on Linux, with /proc mounted";
-        if elapsed < SHORTEST {
-            let why = format!("{:.0} ms are too few of its 10 ms ticks", elapsed.as_secs_f64() * 1e3);
+        if self.elapsed < SHORTEST {
+            let why = format!("{:.0} ms are too few of its 10 ms ticks", self.elapsed.as_secs_f64() * 1e3);
             return Known::unavailable(why, how);
         }
-        match (&self.0, ProcessorTime::now().0) {
-            (Ok(before), Ok(now)) => {
+        match &self.used {
+            Ok(used) => {
                 let processors = std::thread::available_parallelism().map_or(1, usize::from);
-                let whole = elapsed.as_secs_f64() * workers.min(processors) as f64;
-                Reading::ratio((now - before).min(whole), whole, Unit::Share, 1)
+                let whole = self.elapsed.as_secs_f64() * workers.min(processors) as f64;
+                Reading::ratio(used.min(whole), whole, Unit::Share, 1)
             }
-            (Err(why), _) => Known::unavailable(why.as_str(), how),
-            (_, Err(why)) => Known::unavailable(why, how),
+            Err(why) => Known::unavailable(why.as_str(), how),
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::subject::Subject;
 use crate::timeline::SamplingUse;
 use crate::workload::Workload;
 pub use attribute::{Placed, PlacedSample, kernel_tree, placed};
-pub use limiter::{Hints, Roofs};
+pub use limiter::{Dearest, Hints, Roofs};
 pub use place::{Cost, Place};
 pub use provenance::{Provenance, Source, Stretch};
 use schemars::JsonSchema;

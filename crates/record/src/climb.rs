@@ -101,7 +101,7 @@ pub enum Finding {
     /// The request got slower, or no faster than makes a difference.
     Refuted,
     Inconclusive,
-    /// The output or the wiring was not as it must be: no time counts.
+    /// The output or the wiring was not as it must be, or the change reaches no call of this request: no time counts.
     Void,
 }
 

@@ -1,7 +1,9 @@
 //! The operator replay: the real pass with one group's calls at a time, at one fixed shape.
 //! It says which group costs most there; not what a request costs, and not what a request dispatches. Here is one case; the
-//! record of several is in `replay/cases.rs`, the floors in `replay/floor.rs`, the comparison of two in `replay/compare.rs`.
+//! record of several is in `replay/cases.rs`, requests between them in `replay/between.rs`, the floors in `replay/floor.rs`, the
+//! comparison of two in `replay/compare.rs`.
 
+pub(crate) mod between;
 pub(crate) mod cases;
 pub(crate) mod clocked;
 pub(crate) mod compare;

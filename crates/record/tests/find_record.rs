@@ -47,6 +47,42 @@ fn every_row_is_passes_times_measured_less_floor() {
     assert!(falsify.ends_with("--threads 2"), "the flags of every command: {falsify}");
 }
 
+/// The replay met a minute in which everything took a third longer than in the clock's: the requests between its rounds did too.
+#[test]
+fn rows_are_parts_of_the_requests_that_met_the_same_minutes() {
+    const SLOW: f64 = 4.0 / 3.0;
+    let slow = |operators: [Operator; 3]| operators.map(|(slot, operator, us, floor)| (slot, operator, us * SLOW, floor));
+    let calm = views();
+    let request = RequestSummary::of(&calm.clock.as_ref().unwrap().record).unwrap();
+    let mut drifted = views_of(&slow(PREFILL), &slow(DECODE), 0.001);
+    let workload = drifted.clock.as_ref().unwrap().record.workload.clone();
+    let parts = [&request.prefill, &request.decode, &request.whole_request].map(|part| seconds(part) * 1e6 * SLOW);
+    for view in [&mut drifted.prefill, &mut drifted.decode] {
+        let record = &mut view.as_mut().unwrap().record;
+        record.requests = vec![RequestsBetween::new(CHECKPOINT, workload.clone(), &[parts; 12]).unwrap()];
+        let (case, between) = (record.cases[0].case.clone(), record.requests[0].name());
+        record.turns = (0..24)
+            .map(|turn| Turn { of: if turn % 2 == 0 { &case } else { &between }.clone(), rounds: 1 })
+            .collect();
+        record.close();
+        assert!(!record.void, "{:?}", record.checks);
+    }
+    let (calm, drifted) = (ranked(&calm), ranked(&drifted));
+    for phase in [Phase::Prefill, Phase::Decode] {
+        for name in ["q_proj: linear", "attention"] {
+            let (one, other) = (named(&calm, phase, name), named(&drifted, phase, name));
+            assert!((seconds(&other.measured) / seconds(&one.measured) - 1.0).abs() < 1e-3, "{name}: {other:?}");
+        }
+    }
+    for budget in &drifted.phases {
+        assert!((budget.drift.value().unwrap() - 1.0 / SLOW).abs() < 1e-9, "{budget:?}");
+        assert!(drifted.doubts.iter().any(|doubt| doubt.contains("25.0 % shorter")), "{:?}", drifted.doubts);
+    }
+    let (one, other) = (seconds(&calm.unexplained), seconds(&drifted.unexplained));
+    assert!((one - other).abs() < 2e-3 * seconds(&calm.request), "{one} {other}");
+    assert!(calm.phases[0].drift.missing().is_some(), "no requests between the rounds: taken as they are");
+}
+
 #[test]
 fn the_books_balance() {
     let ranking = ranked(&views());

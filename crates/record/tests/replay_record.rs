@@ -116,6 +116,8 @@ fn record(cases: Vec<ReplayCase>) -> ReplayRecord {
         protocol: Protocol { warmup: 1, iterations: 3, process_id: 1 },
         ceilings: Known::unavailable("none", "measure"),
         cases,
+        requests: Vec::new(),
+        turns: Vec::new(),
         coverage: Coverage::complete(),
         checks: Vec::new(),
         void: false,

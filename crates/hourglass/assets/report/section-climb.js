@@ -69,16 +69,14 @@ function climbChart(record) {
 
 function climbTable(record) {
     return table(record.rows, [
-        { head: "Start from", of: (row) => row.start_from },
-        { head: "Rung", of: (row) => row.checkpoint },
-        { head: "Hypothesis", of: (row) => prose(row.hypothesis), wide: true },
+        { head: "Rung", of: (row) => [row.checkpoint, h("p", { class: "small" }, "after ", row.start_from)] },
+        { head: "Change and hypothesis", of: (row) => [prose(row.change), h("p", { class: "small" }, prose(row.hypothesis))], wide: true },
+        { head: "Hypothesis is", of: (row) => word(row.finding) },
         { head: "What dominated", of: (row) => text(row.dominates) },
-        { head: "Change", of: (row) => prose(row.change), wide: true },
         { head: "Could gain", unit: "s", of: (row) => row.predicted.at_most },
         { head: "Gained", unit: "s", of: (row) => row.gained },
         { head: "Ratio of the request", of: (row) => intervalOf(row) },
-        { head: "Hypothesis is", of: (row) => word(row.finding) },
         { head: "Decision", of: (row) => (known(row.decision) === null ? row.decision : word(row.decision)) },
         { head: "Evidence", of: (row) => evidenceLinks([row.find, row.bench]) },
-    ]);
+    ], { whole: true });
 }

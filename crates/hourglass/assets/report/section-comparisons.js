@@ -113,10 +113,20 @@ function comparisonPanel(entry) {
         request ? [deltaChart("The request, after over before", request.rows, request.design), tokensLine(request.tokens_equal)] : missingLine("The request", record.request),
         replays
             ? replays.map((view) => [
-                deltaChart(`Operators of ${view.phase}, after over before`, [...view.groups, view.total], view.same_run ? "Replayed one after the other in one process." : "Replayed in different processes."),
+                deltaChart(`Operators of ${view.phase}, after over before`, [...view.groups, view.total], view.in_turn ? "Replayed in turn in one process." : view.same_run ? "Replayed one after the other in one process." : "Replayed in different processes."),
                 h("p", { class: "small" }, "Of what the replay saved per pass, ", valueOf(view.arrived) === null ? missingWord(view.arrived) : percent(valueOf(view.arrived), 0), " arrived in the request."),
             ])
             : missingLine("The operators", record.replays),
+        (record.captures ? known(record.captures) ?? [] : []).map((view) => [
+            deltaChart(`Kernels of a captured ${view.phase} step, after over before`, view.rows.map((row) => row.per_pass), "Two runs, tracing in both: where the time is, never how long a request takes."),
+            details("Their parts of the samples, and what a call takes", table(view.rows, [
+                { head: "Operator", of: (row) => row.operator },
+                { head: "Samples before", unit: "share", of: (row) => row.share_before },
+                { head: "After", unit: "share", of: (row) => row.share_after },
+                { head: "A call before", unit: "us", of: (row) => row.call_before },
+                { head: "After", unit: "us", of: (row) => row.call_after },
+            ])),
+        ]),
         timeline && table([timeline.busy], deltaColumns()),
         wiring && [wiring.changed.length > 0 && details("Kernels that differ", table(wiring.changed, [
             { head: "Phase", of: (one) => one.phase },

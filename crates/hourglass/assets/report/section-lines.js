@@ -71,16 +71,20 @@ function heatView(file, rows, cost) {
     const lines = [...wanted].filter((line) => found.lines[line] !== undefined).sort((a, b) => a - b);
     const body = [];
     let last = null;
+    // On paper the dearest line and what stands around it.
+    const dearest = [...costs].reduce((best, one) => (one[1] > best[1] ? one : best))[0];
+    const far = (line) => Math.abs(line - dearest) > PAPER_ROWS;
     for (const line of lines) {
-        if (last !== null && line > last + 1) body.push(h("div", { class: "cut" }, "…"));
+        if (last !== null && line > last + 1) body.push(h("div", { class: `cut${far(line) ? " screen-only" : ""}` }, "…"));
         last = line;
         const share = costs.get(line) ?? 0;
         const heat = share > 0 ? 0.06 + 0.5 * (share / most) : 0;
-        body.push(h("div", { class: "row", style: heat > 0 && `background: rgb(var(--heat) / ${heat.toFixed(3)})` },
+        body.push(h("div", { class: `row${far(line) ? " screen-only" : ""}`, style: heat > 0 && `background: rgb(var(--heat) / ${heat.toFixed(3)})` },
             h("span", { class: "cost" }, share >= 0.0005 ? percent(share) : ""), h("span", { class: "at" }, line), h("span", { class: "text" }, found.lines[line])));
     }
     return h("div", {},
         h("h4", {}, title, " ", !found.verified && h("span", { class: "chip", title: found.why }, "unverified")),
         !found.verified && h("p", { class: "small" }, `This text may not be what was captured: ${found.why}`),
-        h("div", { class: "source-view", tabindex: 0, role: "group", "aria-label": `Source of ${file} with costs` }, body));
+        h("div", { class: "source-view", tabindex: 0, role: "group", "aria-label": `Source of ${file} with costs` }, body),
+        lines.some(far) && h("p", { class: "paper-only" }, "The dearest line and what stands around it: this file on a screen has every line that costs something."));
 }

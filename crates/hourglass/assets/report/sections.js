@@ -7,6 +7,7 @@ const SECTIONS = [
     { id: "phases", title: "Prefill and decode", question: "Which phase is the larger one?", how: "`hourglass bench --json-output FILE`", make: phaseSection },
     { id: "operators", title: "Operators", question: "Which group of operators costs the most at a shape?", how: "`hourglass replay --case selected:decode:128 --json-output FILE`", make: operatorSection },
     { id: "roofline", title: "How near the machine's limit", question: "How far is each operator from what this machine can do?", how: "`hourglass ceilings --json-output FILE`, beside a replay", make: rooflineSection },
+    { id: "shapes", title: "Two kernels at a request's shapes", question: "Would another kernel of the same operator take less, and where?", how: "`hourglass replay --shapes RECORD --compare KERNEL,KERNEL --json-output FILE`", make: shapesSection },
     { id: "timeline", title: "Timeline", question: "Is everybody busy, and why not?", how: "`hourglass timeline --out TRACE --json-output FILE`", make: timelineSection },
     { id: "kernels", title: "Kernels and source lines", question: "Which kernel dominates, what limits it, which line is expensive?", how: "`hourglass capture`, then `hourglass reduce` and `hourglass lines`", make: kernelSection },
     { id: "wiring", title: "Wiring", question: "Was the kernel that was meant really called?", how: "`hourglass wiring --json-output FILE`", make: wiringSection },

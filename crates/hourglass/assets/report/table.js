@@ -1,10 +1,23 @@
 // Tables: units in the head, numbers aligned, the reasons of missing values below. Not here: what stands in them.
 
+/** Rows that paper has room for; more are for the screen. */
+const PAPER_ROWS = 10;
+
+/** Which of `length` rows stand on the screen alone, and the sentence for paper that says so; a single row more is not worth it. */
+function forPaper(length) {
+    const cut = length > PAPER_ROWS + 2;
+    return {
+        beyond: (index) => cut && index >= PAPER_ROWS,
+        note: cut && h("p", { class: "paper-only" }, `The first ${PAPER_ROWS} of ${count(length)} rows: this file on a screen has all of them.`),
+    };
+}
+
 /**
  * `columns` are {head, of, unit?, form?, wide?}: with a `unit`, `of(row)` gives a reading or a number and the column is shown in
- * one scale of it; with `form`, a number; otherwise text or nodes. `total(row)` marks a sum.
+ * one scale of it; with `form`, a number; otherwise text or nodes. `total(row)` marks a sum; a table that
+ * is `whole` is so on paper too.
  */
-function table(rows, columns, { caption = null, total = () => false } = {}) {
+function table(rows, columns, { caption = null, total = () => false, whole = false } = {}) {
     const reasons = new Map();
     const plainNumber = (cell) => (typeof cell === "number" ? cell : valueOf(cell));
     const shown = columns.map((column) => {
@@ -22,8 +35,9 @@ function table(rows, columns, { caption = null, total = () => false } = {}) {
     const head = shown.map((column) =>
         h("th", { scope: "col", class: column.numeric && "number" }, column.head,
             column.scale && h("span", { class: "unit" }, column.scale[0])));
-    const body = rows.map((row) =>
-        h("tr", { class: total(row) && "total" }, shown.map((column, index) =>
+    const paper = forPaper(whole ? 0 : rows.length);
+    const body = rows.map((row, at) =>
+        h("tr", { class: total(row) ? "total" : paper.beyond(at) && "screen-only" }, shown.map((column, index) =>
             h(index === 0 ? "th" : "td",
                 { scope: index === 0 && "row", class: [column.numeric && "number", column.wide && "wide"].filter(Boolean).join(" ") || null },
                 cell(column, row)))));
@@ -31,6 +45,7 @@ function table(rows, columns, { caption = null, total = () => false } = {}) {
     return [
         h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": caption ?? "table" },
             h("table", {}, caption && h("caption", {}, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body))),
+        paper.note,
         notes.length > 0 && h("ol", { class: "footnotes" }, notes),
     ];
 }

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use record::bench::{Metric, Verdict};
-use record::compare::{Delta, DeltaMethod, DifferenceKind, ReplayView};
+use record::compare::{CaptureView, Delta, DeltaMethod, DifferenceKind, ReplayView};
 use record::{ComparisonRecord, Known, Reading, Unit};
 
 use crate::figures::{mebibytes, percent, show, thousands};
@@ -140,9 +140,13 @@ fn replay(text: &mut String, view: &ReplayView) {
     for row in view.rows() {
         line(text, &row.name.trim_start_matches(&prefix).replace('_', " "), row, thousands);
     }
-    let run = if view.same_run { "in one run, one after the other" } else { "in two runs" };
+    let run = match (view.in_turn, view.same_run) {
+        (true, _) => "in one run, in turn",
+        (false, true) => "in one run, one after the other: not alternated",
+        (false, false) => "in two runs: not alternated",
+    };
     let words = format!(
-        "Replayed {run}: not alternated. Largest group: {} before, {} after. A share is no prediction; the request tells.",
+        "Replayed {run}. Largest group: {} before, {} after. A share is no prediction; the request tells.",
         view.largest_before, view.largest_after
     );
     *text += &paragraph("", &words, "  ");
@@ -159,6 +163,9 @@ fn around(text: &mut String, record: &ComparisonRecord) {
         }
         text.push('\n');
     }
+    for view in record.captures.known().into_iter().flatten() {
+        capture(text, view);
+    }
     if let Known::Is(rows) = &record.machine
         && !rows.is_empty()
     {
@@ -168,6 +175,28 @@ fn around(text: &mut String, record: &ComparisonRecord) {
         }
         text.push('\n');
     }
+}
+
+/// Short times with more digits.
+fn microseconds(us: f64) -> String {
+    if us < 100.0 { format!("{us:.2}") } else { thousands(us) }
+}
+
+fn capture(text: &mut String, view: &CaptureView) {
+    let title = format!("{} capture, us per pass", sentence_case(&view.phase).trim_end_matches('.'));
+    head(text, &title);
+    for row in &view.rows {
+        line(text, &row.operator, &row.per_pass, thousands);
+    }
+    let title = format!("{:<38} {:>11} {:>11} {:>11} {:>11}", "", "samples", "after", "us a call", "after");
+    let _ = writeln!(text, "{title}");
+    for row in &view.rows {
+        let name: String = row.operator.chars().take(38).collect();
+        let (before, after) = (show(&row.share_before, percent), show(&row.share_after, percent));
+        let (one, other) = (show(&row.call_before, microseconds), show(&row.call_after, microseconds));
+        let _ = writeln!(text, "{name:<38} {before:>11} {after:>11} {one:>11} {other:>11}");
+    }
+    *text += "Two runs of one step each, with tracing in them: where the time is, never how long a request takes.\n\n";
 }
 
 fn conditions(text: &mut String, record: &ComparisonRecord) {
@@ -196,6 +225,7 @@ fn missing(text: &mut String, record: &ComparisonRecord) {
         ("request clock", record.request.missing()),
         ("replay", record.replays.missing()),
         ("timeline", record.timeline.missing()),
+        ("capture", record.captures.missing()),
         ("machine", record.machine.missing()),
         ("kernels", record.wiring.missing()),
     ];

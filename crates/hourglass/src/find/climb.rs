@@ -110,7 +110,7 @@ pub(super) fn run(asked: Asked<'_>) -> Result<ExitCode> {
     } else {
         output::print(table::text(record, &climb.directory).as_bytes())?;
     }
-    super::walk::report(&climb.directory);
+    super::walk::report(&climb.directory, &climb.shown());
     if interrupt::requested() {
         let directory = climb.directory.display();
         output::note(format_args!(
@@ -204,6 +204,15 @@ impl Climb<'_> {
         Ok(())
     }
 
+    /// What the report is made of: the route, the clock of every step, and all views of the last one. The views of every step
+    /// would make it many times as long, and each step's folder has them.
+    fn shown(&self) -> Vec<PathBuf> {
+        let at = |file: &str| self.directory.join(file);
+        let clocks = self.record.rows.iter().map(|row| at(&row.bench.file));
+        let last = self.record.rows.last().and_then(|row| at(&row.find.file).parent().map(Path::to_path_buf));
+        std::iter::once(at("climb.json")).chain(clocks).chain(last).collect()
+    }
+
     /// Replaces `climb.json`, which says what was begun and how far it came.
     fn save(&mut self) -> Result<()> {
         self.record.close();
@@ -243,7 +252,8 @@ impl Climb<'_> {
             std::fs::remove_dir_all(&place)
                 .with_context(|| format!("{}: half a step that cannot be removed", place.display()))?;
         }
-        let own = ["find", "--quick", "--checkpoint", parent, "--out", &place.to_string_lossy()].map(str::to_owned);
+        let place_name = place.to_string_lossy();
+        let own = ["find", "--quick", "--no-report", "--checkpoint", parent, "--out", &place_name].map(str::to_owned);
         let words = [&own[..], &self.request, &self.find, &self.flags].concat();
         self.run(&words, &say("finding"))?;
         whole().with_context(|| format!("'{parent}' has no ranking; see {}", place.display()))
@@ -268,8 +278,11 @@ impl Climb<'_> {
             return Ok(seen);
         }
         let path = self.directory.join(&file);
-        if path.exists() {
-            std::fs::remove_file(&path).with_context(|| format!("{}: half a record", path.display()))?;
+        // What a run that was ended in the middle left; a run that is killed leaves its growing file.
+        for half in [path.clone(), self.directory.join(format!("{file}.partial"))] {
+            if half.exists() {
+                std::fs::remove_file(&half).with_context(|| format!("{}: half a record", half.display()))?;
+            }
         }
         let request = find.record.request.known().and_then(|request| request.whole_request.value()).unwrap_or(5.0);
         let repeats = (CLOCK_S / (4.0 * request)).clamp(*REPEATS.start(), *REPEATS.end());

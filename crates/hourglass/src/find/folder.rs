@@ -88,8 +88,9 @@ impl Folder {
         });
         let views = Views {
             clock: read(directory, "clock.json"),
-            prefill: read(directory, "replay-prefill.json"),
-            decode: read(directory, "replay-decode.json"),
+            // Walks of earlier builds replayed each phase apart.
+            prefill: read(directory, "replay.json").or_else(|| read(directory, "replay-prefill.json")),
+            decode: read(directory, "replay.json").or_else(|| read(directory, "replay-decode.json")),
             timeline: read::<TimelineRecord>(directory, "timeline.json"),
             ceilings: read(directory, "ceilings.json"),
             wiring: read(directory, "wiring.json"),

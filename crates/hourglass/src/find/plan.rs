@@ -11,6 +11,10 @@ use super::shape::Shape;
 use crate::failure::usage;
 use crate::load::{MachineArgs, ModelArgs};
 
+/// Rounds of decode steps in a turn of the replay, and the longest request, in seconds, that has turns there too.
+const MOST_DECODE_ROUNDS: f64 = 16.0;
+const LONGEST_BETWEEN: f64 = 20.0;
+
 /// What a walk is planned from.
 pub(super) struct Plan<'a> {
     pub(super) protocol: &'a FindProtocol,
@@ -171,10 +175,7 @@ impl Plan<'_> {
         let repeats = repeats.to_string();
         let words = ["--variant", checkpoint, "--variant", "A/A", "--repeats", &repeats, "--warmup", "1"];
         let mut steps = vec![self.planned("clock", "bench", &self.request(&words, &lengths, &seed), clocked)];
-        let (most, wanted) = if quick { (8.0, 0.12 * left) } else { (16.0, 0.12 * left) };
-        steps.push(self.replay("prefill", self.parts.0, pace.prefill, wanted, most, pace.load, &lengths[5], &seed));
-        let seeding = pace.load + pace.prefill;
-        steps.push(self.replay("decode", self.middle(), pace.step, wanted, most, seeding, &lengths[5], &seed));
+        steps.push(self.replay(pace, if quick { (0.4 * left, 8.0) } else { (0.25 * left, 16.0) }, &lengths[5], &seed));
         let rounds = if quick { 0 } else { ((0.2 * left / (4.0 * pace.request)) as usize).min(3) };
         let seconds = pace.load + (2.0 + 4.0 * rounds as f64) * pace.request;
         let rounds = rounds.to_string();
@@ -198,24 +199,28 @@ impl Plan<'_> {
         prompt + generated / 2
     }
 
-    fn replay(
-        &self,
-        phase: &str,
-        tokens: u64,
-        pass: f64,
-        wanted: f64,
-        most: f64,
-        before: f64,
-        logits: &str,
-        seed: &str,
-    ) -> Planned {
-        // A round runs every group once, the whole pass, and every operator once: three passes.
-        let rounds = ((wanted - before) / (3.0 * pass) - 1.0).clamp(3.0, most).floor();
-        let (case, iterations) = (format!("{}:{phase}:{tokens}", self.protocol.checkpoint), rounds.to_string());
-        let capacity = self.capacity();
-        let mut words = vec!["--case", &case, "--capacity", &capacity, "--warmup", "1", "--iterations", &iterations];
+    /// Both phases and whole requests in turn: so many turns as fit into the seconds wanted, at most so many.
+    fn replay(&self, pace: Pace, (wanted, most): (f64, f64), logits: &str, seed: &str) -> Planned {
+        let checkpoint = &self.protocol.checkpoint;
+        let cases = [format!("{checkpoint}:prefill:{}", self.parts.0), format!("{checkpoint}:decode:{}", self.middle())];
+        // A round runs every group once, the whole pass, and every operator once: three passes. A turn of decode steps may take
+        // half as long as one of the prefill.
+        let rounds = (0.5 * pace.prefill / pace.step).clamp(1.0, MOST_DECODE_ROUNDS).floor();
+        // A request that takes minutes says how fast the machine is by its steps, which the rounds hold.
+        let with_requests = pace.request <= LONGEST_BETWEEN;
+        let request = if with_requests { pace.request } else { 0.0 };
+        let turn = 3.0 * (pace.prefill + rounds * pace.step) + request;
+        let before = pace.load + pace.prefill;
+        let turns = ((wanted - before) / turn - 1.0).clamp(3.0, most).floor();
+        let (capacity, output) = (self.capacity(), self.shape.output_len.to_string());
+        let (turns_text, rounds_text) = (turns.to_string(), rounds.to_string());
+        let mut words = vec!["--case", &cases[0], "--case", &cases[1], "--capacity", &capacity];
+        words.extend(["--warmup", "1", "--iterations", &turns_text, "--decode-rounds", &rounds_text]);
+        if with_requests {
+            words.extend(["--request-output-len", &output]);
+        }
         words.extend(["--prefill-logits", logits, "--seed", seed, "--ceilings", self.floors_at()]);
-        self.planned(&format!("replay-{phase}"), "replay", &words, before + 3.0 * pass * (rounds + 1.0))
+        self.planned("replay", "replay", &words, before + turn * (turns + 1.0))
     }
 
     /// Captured and reduced; in a quick walk neither.
@@ -277,6 +282,9 @@ mod tests {
         let pace = Pace { load: 1.3, request: 2.6, prefill: 0.3, step: 0.018 };
         assert!(total(&of(true, pace, 45.0)) <= 45.0, "{:?}", of(true, pace, 45.0));
         assert!(total(&of(false, pace, 280.0)) <= 280.0);
+        let steps = of(true, pace, 45.0);
+        let replay = steps.iter().find(|step| step.name == "replay").map(|step| step.words.join(" ")).unwrap_or_default();
+        assert!(replay.contains("--decode-rounds 8 --request-output-len 129"), "{replay}");
     }
 
     #[test]
@@ -287,8 +295,10 @@ mod tests {
             steps.iter().find(|step| step.name == name).map(|step| step.words.join(" ")).unwrap_or_default()
         };
         assert!(words("clock").contains("--repeats 2"), "{}", words("clock"));
-        assert!(words("replay-decode").contains("--case rope:decode:192 --capacity 257"), "{}", words("replay-decode"));
-        assert!(words("replay-decode").contains("--iterations 3") && words("replay-decode").contains("--pin"));
+        let replay = words("replay");
+        assert!(replay.contains("--case rope:prefill:128 --case rope:decode:192 --capacity 257"), "{replay}");
+        assert!(replay.contains("--iterations 3") && replay.contains("--pin"), "{replay}");
+        assert!(!replay.contains("--request-output-len"), "{replay}");
         assert!(steps.iter().filter(|step| step.left_out.is_some()).count() == 4);
     }
 }

@@ -1,7 +1,7 @@
 //! Runs the commands of a plan one after the other, each in its own process; one that fails stops none of the others.
 //! Not here: which commands (`plan.rs`), and what their records say (`folder.rs`).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -13,6 +13,7 @@ use super::folder;
 use super::plan::{Pace, Plan, Planned};
 use crate::child::{self, Ended};
 use crate::progress::Progress;
+use crate::store::Store;
 use crate::{interrupt, output};
 
 /// Before anything is known: about how long the steps after the first look take, as parts of the whole.
@@ -127,18 +128,34 @@ fn pace(directory: &Path, output_tokens: u64) -> Pace {
     }
 }
 
-/// Makes `report.html` of everything in the folder, if this build can. A report that fails takes nothing from the records.
-pub(super) fn report(directory: &Path) {
+/// Makes `report.html` in the folder of these records and of the ledger's decisions, if this build can. A report that fails takes
+/// nothing from the records.
+pub(super) fn report(directory: &Path, records: &[PathBuf]) {
+    let out = directory.join("report.html");
     if !crate::has_verb("report") || interrupt::requested() {
         return;
     }
-    let out = directory.join("report.html");
-    let words = ["report".into(), directory.to_string_lossy(), "--out".into(), out.to_string_lossy()];
-    let words: Vec<String> = words.map(|word: std::borrow::Cow<'_, str>| word.into_owned()).to_vec();
-    let why = match child::run(&words, None, &mut || {}) {
-        Ok(Ended { code: Some(0), .. }) => return,
-        Ok(ended) => ended.last_words,
-        Err(error) => error.to_string(),
+    // Made again after a resumed climb: it is this folder's own, and made of its records.
+    let _ = std::fs::remove_file(&out);
+    let ledger = Store::at(None).ok().map(|store| store.ledger()).filter(|ledger| ledger.is_file());
+    let make = |ledger: Option<&PathBuf>| {
+        let files = records.iter().chain(ledger).map(|path| path.to_string_lossy().into_owned());
+        let words: Vec<String> = std::iter::once("report".to_owned())
+            .chain(files)
+            .chain(["--out".to_owned(), out.to_string_lossy().into_owned()])
+            .collect();
+        match child::run(&words, None, &mut || {}) {
+            Ok(Ended { code: Some(0), .. }) => Ok(()),
+            Ok(ended) => Err(ended.last_words),
+            Err(error) => Err(error.to_string()),
+        }
     };
-    output::note(format_args!("hourglass: {} was not made: {why}", out.display()));
+    let mut made = make(ledger.as_ref());
+    if let (Err(why), Some(ledger)) = (&made, &ledger) {
+        output::note(format_args!("hourglass: {} is without the decisions in {}: {why}", out.display(), ledger.display()));
+        made = make(None);
+    }
+    if let Err(why) = made {
+        output::note(format_args!("hourglass: {} was not made: {why}", out.display()));
+    }
 }

@@ -24,6 +24,9 @@ pub(crate) struct Difference {
     parent: &'static str,
     model: String,
     change: &'static str,
+    /// How workers walk, before and now, where that differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pace: Option<[String; 2]>,
     phases: Vec<PhaseDifference>,
 }
 
@@ -100,6 +103,7 @@ pub(crate) fn compare(
         } else {
             "those of every rung between the two"
         },
+        pace: (before.pace != after.pace).then(|| [before.pace, after.pace].map(|pace| pace.to_string())),
         phases: vec![phase(Phase::Prefill)?, phase(Phase::Decode)?],
     })
 }
@@ -160,6 +164,9 @@ impl Difference {
     pub(crate) fn text(&self) -> String {
         let mut text = format!("'{}' after '{}', lowered for {}\n", self.checkpoint, self.parent, self.model);
         text += &paragraph("change: ", self.change, "  ");
+        if let Some([before, now]) = &self.pace {
+            text += &paragraph("pace: ", &format!("{before} -> {now}"), "  ");
+        }
         for phase in &self.phases {
             let name = if phase.phase == Phase::Decode { "decode step" } else { "prefill pass" };
             let rows = if phase.rows == phase.parent_rows {
@@ -342,6 +349,28 @@ mod tests {
         let ends = ["- mlp_residual add", "- final_norm rms_norm:register-cached", "+ final_norm add_rms_norm"];
         let prompt = [&added[..], &["~ mlp_residual add 28>1 calls"]].concat();
         both(&rungs::ADDED_NORM, &prompt, &[&added[..], &ends].concat());
+        // These walk the same programs in another way.
+        both(&rungs::EARLY_WEIGHTS, &[], &[]);
+        both(&rungs::GUIDED_SHARES, &[], &[]);
+        let gated = [
+            "- gate_proj linear:matvec",
+            "- up_proj linear:matvec",
+            "- swiglu swiglu",
+            "+ gated_proj gated_linear:matvec",
+        ];
+        both(&rungs::GATED_PROJECTIONS, &[], &gated);
+    }
+
+    #[test]
+    fn a_rung_that_changes_the_pace_says_so() {
+        let source = ModelSource::parse("synthetic:tiny").unwrap();
+        let files = weights::open(&source, &OpenOptions::default()).unwrap();
+        let pace = |rung: &'static Checkpoint| {
+            compare(rung.parent.unwrap(), rung, &files, 128, &Registry::standard(), ROWS).unwrap().pace
+        };
+        assert_eq!(pace(&rungs::ADDED_NORM), None);
+        let [before, now] = pace(&rungs::EARLY_WEIGHTS).unwrap();
+        assert!(before == "plain" && now.contains("while waiting"), "{before} -> {now}");
     }
 
     #[test]
@@ -359,6 +388,9 @@ mod tests {
             &rungs::ONE_CALL_ATTENTION,
             &rungs::PLACED_HEADS,
             &rungs::ADDED_NORM,
+            &rungs::EARLY_WEIGHTS,
+            &rungs::GUIDED_SHARES,
+            &rungs::GATED_PROJECTIONS,
         ];
         let tested: Vec<&str> = tested.iter().map(|rung| rung.name).collect();
         let all: Vec<&str> = rungs::ALL.iter().filter(|rung| rung.parent.is_some()).map(|rung| rung.name).collect();

@@ -7,7 +7,7 @@ use record::{
     Change, GroupRow, Known, Limit, Phase, Reading, Replay, ReplayComparison, ReplayRecord, ShapeStudy, Timing,
 };
 
-use super::cases::Done;
+use super::turns::Done;
 use crate::figures::{percent, show, thousands};
 use crate::prose::paragraph;
 
@@ -30,6 +30,11 @@ pub(crate) fn default_model() -> String {
          not depend on weight values.",
         "",
     ) + "\n"
+}
+
+/// Before several cases: there will be nothing to see for a while.
+pub(crate) fn in_turn(cases: usize) -> String {
+    format!("{cases} cases take turns, so that a slow minute falls on all of them; their tables follow together.\n\n")
 }
 
 /// A whole record, read from a file.
@@ -119,6 +124,16 @@ pub(crate) fn foot(record: &ReplayRecord) -> String {
             "Two replays compare only at the same workload: change the checkpoint and nothing else.",
         ] {
             text += &paragraph("", rule, "  ");
+        }
+        for request in &record.requests {
+            let parts = [("whole request", &request.whole_request), ("prefill", &request.prefill), ("decode", &request.decode)];
+            let parts = parts.map(|(name, timing)| format!("{name} {}", show(&timing.median, thousands)));
+            let count = request.whole_request.samples_us.len();
+            text += &paragraph(
+                &format!("{}: ", request.name()),
+                &format!("{} µs (medians of {count} between the turns: how fast the machine was).", parts.join(", ")),
+                "  ",
+            );
         }
         if let Some(share) = record.ceilings.known().and_then(|used| used.processor_share.value())
             && share < CEILINGS_BUSY

@@ -22,6 +22,7 @@ const MODULES: &[&str] = &[
     include_str!("../../assets/report/section-phases.js"),
     include_str!("../../assets/report/section-operators.js"),
     include_str!("../../assets/report/section-roofline.js"),
+    include_str!("../../assets/report/section-shapes.js"),
     include_str!("../../assets/report/section-timeline.js"),
     include_str!("../../assets/report/section-kernels.js"),
     include_str!("../../assets/report/section-lines.js"),

@@ -5,6 +5,7 @@ use crate::operator::Operator;
 
 pub mod isa;
 mod maths;
+mod prefetch;
 mod sequences;
 mod shapes;
 
@@ -44,6 +45,7 @@ ops! {
     add::ADD,
     add_rms_norm::ADD_RMS_NORM,
     linear::LINEAR,
+    gated_linear::GATED_LINEAR,
     mul::MUL,
     silu::SILU,
     swiglu::SWIGLU,

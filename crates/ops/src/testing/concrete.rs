@@ -13,7 +13,7 @@ use crate::step::{LayerCache, Sequence, SequenceShape, Step};
 use crate::walk::{Plain, run};
 use crate::weight::{WeightRequest, Weights};
 use crate::workers::Workers;
-use crate::{DType, Features, MechanismControls};
+use crate::{DType, Features, MechanismControls, Pace};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -113,6 +113,7 @@ impl Concrete {
             activations: DType::BF16,
             rewrites: Vec::new(),
             kernels: vec![choice],
+            pace: Pace::PLAIN,
             controls: MechanismControls::default(),
         };
         let registry = Registry::only(kernel);

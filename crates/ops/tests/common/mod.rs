@@ -69,6 +69,7 @@ pub fn resolved() -> Resolved {
         activations: DType::BF16,
         rewrites: Vec::new(),
         kernels: Vec::new(),
+        pace: Pace::PLAIN,
         controls: MechanismControls::default(),
     }
 }

@@ -3,7 +3,7 @@
 
 use super::CeilingsError;
 use super::caches::CacheLevel;
-use crate::conditions::{binary, host, now};
+use crate::conditions::{available_memory, binary, host, now};
 use crate::processor::{ProcessorTime, involuntary_switches, switches_since};
 use crate::surroundings::Before;
 use ops::ceilings::{Buffers, STREAMS, barriers, peaks};
@@ -144,7 +144,7 @@ pub(super) fn measure(
     let teams = counts.iter().map(|threads| team(*threads)).collect::<Result<Vec<Workers>, CeilingsError>>()?;
     let largest = teams.last().expect("at least one thread");
     let caches = Caches { second: CacheLevel::of(2), third: CacheLevel::of(3) };
-    let memory = memory_footprint(caches.last(most), super::available_memory());
+    let memory = memory_footprint(caches.last(most), available_memory());
     let buffers = RefCell::new(buffers(memory, memory / 2, largest)?);
 
     let mut quantities: Vec<Quantity<'_>> = Vec::new();

@@ -10,7 +10,7 @@ use record::capture::reduced::CaptureRecord;
 use record::capture::reduced::counters::{CounterRow, CounterTree, ProfileUse, SimulatedTree};
 use record::capture::share::SHARE_METHOD;
 use record::capture::{
-    CaptureMetadata, Hints, Placed, Provenance, Roofs, Source, Stretch, TracePackage, kernel_tree, placed,
+    CaptureMetadata, Dearest, Hints, Placed, Provenance, Roofs, Source, Stretch, TracePackage, kernel_tree, placed,
 };
 use record::{Ceilings, CeilingsUsed, InstructionPath, Known, Record};
 
@@ -118,6 +118,14 @@ pub fn capture_record(
             if let Known::Is(hot) = &kernel.hot_loop {
                 let multiply =
                     hot.classes.iter().filter(|row| row.class.multiplies()).map(|row| row.instructions).sum();
+                if let Known::Is(instruction) = &hot.dearest {
+                    let dearest = Dearest {
+                        instruction: instruction.clone(),
+                        of_instructions: hot.instructions,
+                        kernel_samples: hot.kernel_samples,
+                    };
+                    hints.dearest.insert(key.clone(), dearest);
+                }
                 hints.mixes.insert(key, (multiply, hot.instructions));
             }
         }

@@ -2,6 +2,7 @@
 //! Not here: measuring any of them.
 
 use crate::capture::raw::RawCall;
+use crate::capture::reduced::instructions::{DearInstruction, LoadUse};
 use crate::capture::reduced::kernels::{Bound, Limiter, LimiterPart, Sure};
 use crate::ceilings::{Ceilings, InstructionPath};
 use crate::known::Known;
@@ -19,6 +20,12 @@ const BUSY: f64 = 2.0;
 /// A counter of the whole stretch speaks for a kernel with so large a share of it.
 const DOMINANT: f64 = 0.8;
 
+/// So large a part of a kernel's samples on one instruction that needs a load's value says that it waits there. A loop that is
+/// busy with instructions spreads its samples over them.
+const WAITS: f64 = 0.3;
+/// And so many times its even share of the hot loop.
+const STANDS_OUT: f64 = 4.0;
+
 /// What kernels' times are held against.
 #[derive(Clone, Copy, Debug)]
 pub struct Roofs<'a> {
@@ -35,8 +42,47 @@ pub struct Hints {
     pub paths: HashMap<(String, String), InstructionPath>,
     /// Instructions in the kernel's hot loop that multiply, and all of them.
     pub mixes: HashMap<(String, String), (u64, u64)>,
+    /// The dearest instruction of the hot loop.
+    pub dearest: HashMap<(String, String), Dearest>,
     /// Over the whole stretch.
     pub instructions_per_cycle: Option<f64>,
+}
+
+/// What samples say of one instruction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dearest {
+    pub instruction: DearInstruction,
+    /// Instructions in the hot loop.
+    pub of_instructions: u64,
+    /// All samples of the kernel.
+    pub kernel_samples: u64,
+}
+
+impl Dearest {
+    /// Its part of the kernel's samples, if so many of them cannot be chance and it needs a load's value.
+    fn waits(&self) -> Option<f64> {
+        let (samples, all) = (self.instruction.samples as f64, self.kernel_samples as f64);
+        let share = samples / all.max(1.0);
+        // The lower end of the interval that so few samples leave.
+        let low = share - 1.96 * (share * (1.0 - share) / all.max(1.0)).sqrt();
+        let stands_out = share * self.of_instructions as f64 >= STANDS_OUT;
+        (self.instruction.load != LoadUse::None && low >= WAITS && stands_out).then_some(share)
+    }
+
+    fn words(&self, share: f64) -> String {
+        let DearInstruction { at, mnemonic, load, .. } = &self.instruction;
+        let needs = match load {
+            LoadUse::Itself => "which reads memory".to_owned(),
+            LoadUse::Before(1) => "which uses what the instruction before it loads".to_owned(),
+            LoadUse::Before(far) => format!("which uses what a load {far} instructions before it brings"),
+            LoadUse::None => "which needs no load".to_owned(),
+        };
+        format!(
+            "{:.0} % of its samples are on one of the {} instructions of its hot loop, {mnemonic} at {at}, {needs}",
+            100.0 * share,
+            self.of_instructions
+        )
+    }
 }
 
 /// One kernel of one pass.
@@ -137,6 +183,17 @@ fn verdict(key: &(String, String), parts: Vec<LimiterPart>, share: f64, hints: &
                     }
                     None => Sure::Weak,
                 };
+                // Counters of the whole stretch say whether it waits, samples say where.
+                let dearest = hints.dearest.get(key).filter(|_| busy.is_none_or(|rate| rate < BUSY));
+                if let Some((dearest, waits)) = dearest.and_then(|dearest| Some((dearest, dearest.waits()?))) {
+                    let sure = if busy.is_some() { Sure::Strong } else { Sure::Weak };
+                    let how = format!(
+                        "{}; {how}. The bandwidth that was measured would take less, so it is latency, or a place that other \
+                         accesses read slower",
+                        dearest.words(waits)
+                    );
+                    return Limiter { verdict: Known::Is(Bound::Load), sure, how, parts };
+                }
                 match busy {
                     // Few instructions per cycle: it waits for something, and the ceilings do not say for what.
                     Some(rate) if rate < BUSY => (undecided("it waits, and no ceiling says for what"), Sure::None, how),
@@ -222,6 +279,7 @@ fn no_ceilings() -> Reading {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capture::reduced::instructions::InstructionClass;
 
     fn key() -> (String, String) {
         ("linear".to_owned(), "x/avx512".to_owned())
@@ -257,6 +315,39 @@ mod tests {
         assert_eq!(of([Some(0.3), Some(0.2), Some(0.1), Some(0.0)], &waiting), (None, Sure::None));
         // A counter of the whole stretch says nothing about a kernel that is a part of it.
         assert_eq!(judged([Some(0.3), Some(0.2), None, None], 0.3, &waiting).verdict.known(), Some(&Bound::Issue));
+    }
+
+    /// A decode kernel as captured: memory explains 40 % of it, and half of its samples are where a load's value is used.
+    #[test]
+    fn samples_on_one_load_say_that_it_waits_there() {
+        let hints = |samples: u64, load: LoadUse, instructions_per_cycle: Option<f64>| {
+            let instruction = DearInstruction {
+                at: "1a2b".to_owned(),
+                mnemonic: "vpand".to_owned(),
+                class: InstructionClass::VectorLogic,
+                samples,
+                load,
+            };
+            let dearest = Dearest { instruction, of_instructions: 40, kernel_samples: 1000 };
+            Hints { dearest: [(key(), dearest)].into(), instructions_per_cycle, ..Hints::default() }
+        };
+        let of = |fractions, hints: &Hints| {
+            let limiter = judged(fractions, 0.9, hints);
+            (limiter.verdict.known().copied(), limiter.sure, limiter.how)
+        };
+        let open = [Some(0.4), Some(0.2), Some(0.1), Some(0.0)];
+        let (verdict, sure, how) = of(open, &hints(500, LoadUse::Before(2), None));
+        assert_eq!((verdict, sure), (Some(Bound::Load), Sure::Weak));
+        for words in ["50 % of its samples", "vpand at 1a2b", "2 instructions before", "memory explains 40 %"] {
+            assert!(how.contains(words), "{how}");
+        }
+        assert_eq!(of(open, &hints(500, LoadUse::Itself, Some(0.7))).1, Sure::Strong, "a counter says that it waits");
+        // Busy by its counter; no load; too few samples on it; a ceiling that is nearly reached.
+        assert_eq!(of(open, &hints(500, LoadUse::Itself, Some(3.0))).0, Some(Bound::Issue));
+        assert_eq!(of(open, &hints(500, LoadUse::None, None)).0, Some(Bound::Issue));
+        assert_eq!(of(open, &hints(310, LoadUse::Itself, None)).0, Some(Bound::Issue), "310 of 1000 may be chance");
+        let near = [Some(0.8), Some(0.2), Some(0.1), Some(0.0)];
+        assert_eq!(of(near, &hints(500, LoadUse::Itself, None)).0, Some(Bound::Memory));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One row of the route table out of its two records: what the parent's ranking predicted and what the clock of both saw.
 //! Not here: making either record, and the decision, which is the ledger's.
 
-use crate::bench::{BenchRecord, Interval, Metric, Verdict};
+use crate::bench::{Arm, BenchRecord, Interval, Metric, Verdict};
 use crate::climb::{ClimbRow, Finding, Prediction};
 use crate::find::{Candidate, FindRecord, RungText, Seen};
 use crate::known::Known;
@@ -37,10 +37,15 @@ pub fn row(
     }
     let index = arm(&rung.name)?;
     let own = &clock.arms[index];
-    let counts = own.counts && clock.arms[0].counts && !clock.void;
+    let reached = reaches_a_call(&clock.arms[0], own);
+    let counts = own.counts && clock.arms[0].counts && !clock.void && reached;
     let comparison = clock.comparison(index, Metric::Request).filter(|_| counts);
     let missing = || {
-        let why = own.reason.clone().unwrap_or_else(|| "the two were not clocked to the end".to_owned());
+        let why = match &own.reason {
+            Some(reason) => reason.clone(),
+            None if !reached => UNREACHED.to_owned(),
+            None => "the two were not clocked to the end".to_owned(),
+        };
         crate::known::Unavailable { unavailable: why, how_to_get: "see the bench record".to_owned() }
     };
     let verdict = comparison.map_or_else(|| Known::Unavailable(missing()), |row| row.verdict.clone());
@@ -57,7 +62,8 @@ pub fn row(
         at_most: offer.map_or_else(no_ranking, |offer| offer.at_most.clone()),
         by_bytes: offer.map_or_else(no_ranking, |offer| offer.by_bytes.clone()),
     };
-    let sentence = sentence(finding, &verdict, &ratio, &interval, &gained, &predicted, own.reason.as_deref());
+    let reason = own.reason.as_deref().or((!reached).then_some(UNREACHED));
+    let sentence = sentence(finding, &verdict, &ratio, &interval, &gained, &predicted, reason);
     Ok(ClimbRow {
         start_from: start_from.to_owned(),
         checkpoint: rung.name.clone(),
@@ -84,6 +90,22 @@ pub fn row(
         find: find.evidence.clone(),
         bench: bench.evidence.clone(),
     })
+}
+
+const UNREACHED: &str = "the change reaches no call of this request: both bound the same kernels to the same calls, so that \
+                         whatever the clocks show is noise";
+
+/// Whether the two did anything differently. Where a side does not say what it bound, it is believed.
+fn reaches_a_call(parent: &Arm, rung: &Arm) -> bool {
+    let (Some(a), Some(b)) = (parent.conditions.known(), rung.conditions.known()) else { return true };
+    let inside = match (parent.subject.known(), rung.subject.known()) {
+        (Some(a), Some(b)) => {
+            // What a kernel's name does not show: how the cache grows, how weights are stored.
+            a.mechanisms.capacity_cache != b.mechanisms.capacity_cache || a.weights_form != b.weights_form
+        }
+        _ => true,
+    };
+    a.kernels.is_empty() || a.kernels != b.kernels || inside
 }
 
 fn no_ranking<T>() -> Known<T> {

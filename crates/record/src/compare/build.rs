@@ -2,6 +2,7 @@
 //! Not here: each view's rows, and the outcome's rules.
 
 use super::around::{TimelineView, machine};
+use super::captured::CaptureView;
 use super::delta::Delta;
 use super::differences::{WiringView, differences};
 use super::outcome::{outcome, void};
@@ -40,7 +41,7 @@ pub enum CompareError {
         "{before} holds {of_before} and {after} holds {of_after}: there is no view that both have; measure the same of both"
     )]
     NoView { before: String, after: String, of_before: String, of_after: String },
-    #[error("--target {target}: no replayed group of these is called that; they are {known}")]
+    #[error("--target {target}: nothing replayed or captured here is called that; there are {known}")]
     Target { target: String, known: String },
 }
 
@@ -54,12 +55,14 @@ pub fn compare(before: &Side<'_>, after: &Side<'_>, asked: &Asked<'_>) -> Result
     let requests = pair_requests(before, after, asked, &mut left_out)?;
     let replays = pair_replays(before, after, requests.as_ref().map(|(a, _)| a.workload), &mut left_out)?;
     let timelines = pair_timelines(before, after, requests.as_ref().map(|(a, _)| a.workload), &mut left_out)?;
+    let captures = pair_captures(before, after, &mut left_out);
     let ceilings = before.ceilings.first().zip(after.ceilings.first());
     let workload = requests
         .as_ref()
         .map(|(a, _)| a.workload)
         .or_else(|| replays.first().map(|(a, _)| &a.replay.workload))
-        .or_else(|| timelines.map(|(a, _)| &a.workload));
+        .or_else(|| timelines.map(|(a, _)| &a.workload))
+        .or_else(|| captures.first().map(|(a, _)| &a.workload));
     let Some(workload) = workload else {
         let (of_before, of_after) = (views(before), views(after));
         return Err(CompareError::NoView {
@@ -75,6 +78,8 @@ pub fn compare(before: &Side<'_>, after: &Side<'_>, asked: &Asked<'_>) -> Result
     let band = requests.as_ref().map_or(DEFAULT_BAND, |(a, _)| a.band());
     let pair = request.as_ref().zip(requests.as_ref().map(|(a, _)| a.workload));
     let replays: Vec<ReplayView> = replays.iter().map(|(a, b)| ReplayView::of(a, b, pair, band, names)).collect();
+    let captured: Vec<CaptureView> =
+        captures.iter().filter_map(|(a, b)| CaptureView::of(a, b, band, names)).collect();
     let machine = ceilings.map(|((_, a), (_, b))| machine(a, b, names));
     let mut faults = asked.void.clone();
     if let Some((a, b)) = &requests {
@@ -96,7 +101,7 @@ pub fn compare(before: &Side<'_>, after: &Side<'_>, asked: &Asked<'_>) -> Result
         workload_id: workload.id(),
         before: side(before),
         after: side(after),
-        target: target(asked, request.as_ref(), &replays)?,
+        target: target(asked, request.as_ref(), &replays, &captured)?,
         request: or_missing(
             request,
             "no request was clocked on both sides",
@@ -111,6 +116,11 @@ pub fn compare(before: &Side<'_>, after: &Side<'_>, asked: &Asked<'_>) -> Result
             timelines.map(|(a, b)| TimelineView::of(a, b)),
             "no request was traced on both sides",
             "hourglass timeline",
+        ),
+        captures: or_missing(
+            (!captured.is_empty()).then_some(captured),
+            "no stretch was captured on both sides",
+            "hourglass capture, then hourglass reduce",
         ),
         machine: or_missing(machine, "no ceilings were measured on both sides", "hourglass ceilings"),
         wiring: or_missing(
@@ -183,6 +193,7 @@ fn views(side: &Side<'_>) -> String {
         ("clocked requests", side.requests.len()),
         ("replays", side.replays.len()),
         ("timelines", side.timelines.len()),
+        ("captures", side.captures.len()),
         ("ceilings", side.ceilings.len()),
     ];
     let there: Vec<&str> = kinds.into_iter().filter(|(_, count)| *count > 0).map(|(kind, _)| kind).collect();
@@ -298,6 +309,27 @@ fn pair_timelines<'a>(
     }
 }
 
+/// Captures of one workload on both sides.
+fn pair_captures<'a>(
+    before: &Side<'a>,
+    after: &Side<'a>,
+    left_out: &mut Vec<String>,
+) -> Vec<(&'a crate::CaptureRecord, &'a crate::CaptureRecord)> {
+    let mut pairs = Vec::new();
+    for (evidence, own) in &before.captures {
+        match after.captures.iter().find(|(_, other)| other.workload == own.workload) {
+            Some((_, other)) => pairs.push((*own, *other)),
+            None => left_out.push(format!("{}: the other side has no capture of this workload", evidence.file)),
+        }
+    }
+    for (evidence, own) in &after.captures {
+        if !before.captures.iter().any(|(_, other)| other.workload == own.workload) {
+            left_out.push(format!("{}: the other side has no capture of this workload", evidence.file));
+        }
+    }
+    pairs
+}
+
 fn different(before: &str, a: &Workload, after: &str, b: &Workload) -> CompareError {
     let values = |workload: &Workload, field: &str| match serde_json::to_value(workload) {
         Ok(serde_json::Value::Object(fields)) => fields.get(field).map_or_else(String::new, ToString::to_string),
@@ -316,6 +348,7 @@ fn target(
     asked: &Asked<'_>,
     request: Option<&RequestView>,
     replays: &[ReplayView],
+    captures: &[CaptureView],
 ) -> Result<Known<Target>, CompareError> {
     let larger = request.and_then(|view| {
         let share = |phase: &&super::PhaseTimes| phase.share_before.value();
@@ -340,6 +373,9 @@ fn target(
     // Nobody named the phase: what was replayed is what can be looked at.
     let view = of_phase.or_else(|| replays.first().filter(|_| asked.phase.is_none()));
     let Some(view) = view else {
+        if let Some(target) = captured_target(asked, phase.as_deref(), captures)? {
+            return Ok(Known::Is(target));
+        }
         if let (Some(group), Some(phase)) = (asked.target, phase) {
             let missing = || Known::unavailable(format!("{phase} was not replayed on both sides"), "hourglass replay");
             return Ok(Known::Is(Target {
@@ -366,5 +402,35 @@ fn target(
         delta: Known::Is(delta),
         arrived: view.arrived.clone(),
         arrived_interval: view.arrived_interval.clone(),
+    }))
+}
+
+/// The target by captures alone: the operator that was named, else the dearest one before the change. None without captures of
+/// the phase.
+fn captured_target(
+    asked: &Asked<'_>,
+    phase: Option<&str>,
+    captures: &[CaptureView],
+) -> Result<Option<Target>, CompareError> {
+    let of_phase = captures.iter().find(|view| phase.is_none_or(|phase| phase == view.phase));
+    let Some(view) = of_phase.or_else(|| captures.first().filter(|_| asked.phase.is_none())) else { return Ok(None) };
+    let row = match asked.target {
+        Some(operator) => view.operator(operator).ok_or_else(|| CompareError::Target {
+            target: operator.to_owned(),
+            known: view.rows.iter().map(|row| row.operator.as_str()).collect::<Vec<_>>().join(", "),
+        })?,
+        None => match view.rows.first() {
+            Some(row) => row,
+            None => return Ok(None),
+        },
+    };
+    let (why, how) = ("a capture is no latency: it says nothing of the request", "replay and clock both sides");
+    Ok(Some(Target {
+        group: row.operator.clone(),
+        phase: view.phase.clone(),
+        named: asked.target.is_some(),
+        delta: Known::Is(Delta { name: "target".to_owned(), ..row.per_pass.clone() }),
+        arrived: Known::unavailable(why, how),
+        arrived_interval: Known::unavailable(why, how),
     }))
 }

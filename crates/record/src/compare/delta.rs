@@ -7,8 +7,8 @@ use crate::known::Known;
 use crate::quantity::{Reading, Unit};
 use crate::samples::Samples;
 use crate::statistics::paired::{self, Pair};
-use crate::statistics::unpaired::{self, Measured};
-use crate::statistics::verdict::{self, Names};
+use crate::statistics::unpaired::{self, Measured, MedianOf};
+use crate::statistics::verdict::{self, Names, What};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -78,16 +78,16 @@ impl Meaning<'_> {
 impl Delta {
     /// Of pairs from one alternated run; `before` and `after` are all samples of each side that count.
     pub(super) fn paired(
-        metric: Metric,
+        meaning: Meaning<'_>,
         pairs: &[Pair],
         before: &[f64],
         after: &[f64],
         band: f64,
         names: Names<'_>,
     ) -> Option<Delta> {
-        let meaning = Meaning::of(metric);
         let comparison = paired::compare(pairs).ok()?;
-        let judgement = verdict::judge(&comparison, metric, band, names).ok()?;
+        let what = What { name: meaning.name, unit: meaning.unit, better: meaning.better };
+        let judgement = verdict::judge_what(&comparison, what, band, names).ok()?;
         let n = pairs.len() as u64;
         let mut delta = Delta::of_medians(meaning, before, after);
         delta.ratio = Reading::measured(comparison.ratio, Unit::Ratio, n);
@@ -111,6 +111,26 @@ impl Delta {
         let n = before.len().min(after.len()) as u64;
         let mut delta = Delta::of_medians(meaning, before, after);
         delta.ratio = Reading::measured(found.ratio, Unit::Ratio, n);
+        delta.interval = Known::Is(found.interval);
+        delta.method = DeltaMethod::Unpaired;
+        delta.verdict = Known::Is(verdict);
+        delta.sentence = sentence;
+        Some(delta)
+    }
+
+    /// Of two medians whose samples are not at hand, each of one run.
+    pub(super) fn of_two_medians(
+        meaning: Meaning<'_>,
+        before: MedianOf,
+        after: MedianOf,
+        band: f64,
+        names: Names<'_>,
+    ) -> Option<Delta> {
+        let found = unpaired::compare_medians(before, after).ok()?;
+        let (verdict, sentence) = unpaired::judge(&found, meaning.name, meaning.unit, meaning.better, band, names);
+        let reading = |side: MedianOf| Reading::measured(side.median, meaning.unit, side.n);
+        let mut delta = Delta::single(meaning.name, reading(before), reading(after));
+        delta.ratio = Reading::measured(found.ratio, Unit::Ratio, before.n.min(after.n));
         delta.interval = Known::Is(found.interval);
         delta.method = DeltaMethod::Unpaired;
         delta.verdict = Known::Is(verdict);

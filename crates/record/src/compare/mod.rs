@@ -1,9 +1,10 @@
 //! `comparison/1`: what two sides of one workload say about a change, view by view, and which of the outcomes it is.
-//! Not here: which records make a side (`sides.rs`), how rows come about (`delta.rs`, `request.rs`, `replays.rs`, `around.rs`),
-//! what follows (`outcome.rs`), and asking rules of it (`gate/rule.rs`).
+//! Not here: which records make a side (`sides.rs`), how rows come about (`delta.rs`, `request.rs`, `replays.rs`, `captured.rs`,
+//! `around.rs`), what follows (`outcome.rs`), and asking rules of it (`gate/rule.rs`).
 
 mod around;
 mod build;
+mod captured;
 mod delta;
 mod differences;
 mod outcome;
@@ -13,6 +14,7 @@ mod sides;
 
 pub use around::{CauseChange, TimelineView};
 pub use build::{Asked, CompareError, compare};
+pub use captured::{CaptureRow, CaptureView};
 pub use delta::{Delta, DeltaMethod};
 pub use differences::{ConditionDifference, DifferenceKind, KernelChange, WiringView};
 pub use outcome::{ChangeOutcome, Outcome};
@@ -49,6 +51,9 @@ pub struct ComparisonRecord {
     /// One per workload that both sides replayed.
     pub replays: Known<Vec<ReplayView>>,
     pub timeline: Known<TimelineView>,
+    /// One per workload that both sides captured.
+    #[serde(default = "no_captures")]
+    pub captures: Known<Vec<CaptureView>>,
     /// What a record of the machine's ceilings on each side says about the machine itself.
     pub machine: Known<Vec<Delta>>,
     pub wiring: Known<WiringView>,
@@ -62,6 +67,10 @@ pub struct ComparisonRecord {
     pub checks: Vec<Check>,
     /// A check failed: nothing here may be relied on.
     pub void: bool,
+}
+
+fn no_captures() -> Known<Vec<CaptureView>> {
+    Known::unavailable("the comparison was made without captures", "compare again with this build")
 }
 
 /// One of the two.
@@ -88,7 +97,7 @@ pub struct Target {
     pub phase: String,
     /// Whether somebody named it; else it is the largest group of the larger phase before the change.
     pub named: bool,
-    /// What the replay says about it.
+    /// What the replay says about it; where nothing was replayed, the capture.
     pub delta: Known<Delta>,
     /// What the request saved per pass of this phase over what the replay of all groups saved. About 1: everything arrived.
     pub arrived: Reading,
@@ -104,7 +113,8 @@ impl ComparisonRecord {
         let request = self.request.known().into_iter().flat_map(|view| &view.rows);
         let replays = self.replays.known().into_iter().flatten().flat_map(ReplayView::rows);
         let timeline = self.timeline.known().into_iter().map(|view| &view.busy);
-        request.chain(replays).chain(timeline).find(|row| row.name == name)
+        let captures = self.captures.known().into_iter().flatten().flat_map(|view| &view.rows).map(|row| &row.per_pass);
+        request.chain(replays).chain(timeline).chain(captures).find(|row| row.name == name)
     }
 
     /// Whether both sides generated the same tokens, if that is known.
@@ -124,6 +134,10 @@ impl Record for ComparisonRecord {
         for view in self.replays.known().into_iter().flatten() {
             let (stored, computed) = (view.workload_id.as_str(), view.workload.id());
             ids.push(StoredId { field: "replays.workload_id", stored, computed });
+        }
+        for view in self.captures.known().into_iter().flatten() {
+            let (stored, computed) = (view.workload_id.as_str(), view.workload.id());
+            ids.push(StoredId { field: "captures.workload_id", stored, computed });
         }
         ids
     }

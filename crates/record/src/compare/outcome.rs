@@ -152,7 +152,8 @@ pub(super) fn outcome(record: &ComparisonRecord) -> ChangeOutcome {
         (None, Moved::Not) => (Outcome::TargetDidNotFall, "profile again before you clock the request".to_owned()),
         (None, moved) => {
             if moved == Moved::Fell {
-                because.push("the target fell in the replay; no request was compared, and only that tells".to_owned());
+                let view = if record.replays.known().is_some() { "replay" } else { "capture" };
+                because.push(format!("the target fell in the {view}; no request was compared, and only that tells"));
             }
             (
                 Outcome::Inconclusive,

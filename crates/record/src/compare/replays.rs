@@ -8,7 +8,9 @@ use crate::bench::Interval;
 use crate::check::Check;
 use crate::known::Known;
 use crate::quantity::{Reading, Unit};
+use crate::replay::between::by_turn;
 use crate::replay::{Replay, Timing};
+use crate::statistics::paired::Pair;
 use crate::statistics::verdict::Names;
 use crate::workload::{Phase, Workload};
 use schemars::JsonSchema;
@@ -22,8 +24,12 @@ pub struct ReplayView {
     pub phase: String,
     pub workload: Workload,
     pub workload_id: String,
-    /// One process replayed both, one after the other; they were not alternated even then.
+    /// One process replayed both.
     pub same_run: bool,
+    /// And both had their turns in alternation: what both met in a turn cancels. Else every interval holds what runs may differ
+    /// by.
+    #[serde(default)]
+    pub in_turn: bool,
     /// Every group of either side and sampling; one that a side has no calls of is missing there, with the reason.
     pub groups: Vec<Delta>,
     /// Sum of the groups and sampling.
@@ -49,6 +55,8 @@ impl ReplayView {
         names: Names<'_>,
     ) -> ReplayView {
         let (a, b) = (before.replay, after.replay);
+        let turns = Turns::of(before, after);
+        let row = |name: &str, before, after| row(name, before, after, &turns, band, names);
         let phase = a.workload.phase.name();
         let mut groups: Vec<&str> = a.groups.iter().chain(&b.groups).map(|row| row.group.as_str()).collect();
         let mut seen = Vec::new();
@@ -64,22 +72,22 @@ impl ReplayView {
                 let side = |replay: &'_ Replay| -> Result<Vec<f64>, String> {
                     timing(replay, group).map(|timing| timing.samples_us.clone())
                 };
-                row(&group_row(phase, group), side(a), side(b), band, names)
+                row(&group_row(phase, group), side(a), side(b))
             })
             .collect();
         let sampling = |replay: &Replay| match &replay.sampling {
             Known::Is(timing) => Ok(timing.samples_us.clone()),
             Known::Unavailable(missing) => Err(missing.unavailable.clone()),
         };
-        rows.push(row(&group_row(phase, "sampling"), sampling(a), sampling(b), band, names));
-        let mut total = row(&group_row(phase, "total"), rounds(a), rounds(b), band, names);
+        rows.push(row(&group_row(phase, "sampling"), sampling(a), sampling(b)));
+        let mut total = row(&group_row(phase, "total"), rounds(a), rounds(b));
         // The medians' sum, as the replay's own record has it, and not the median of the sums.
         (total.before, total.after) = (a.replay_total_us.clone(), b.replay_total_us.clone());
         let whole = |replay: &Replay| match &replay.whole_pass {
             Known::Is(timing) => Ok(timing.samples_us.clone()),
             Known::Unavailable(missing) => Err(missing.unavailable.clone()),
         };
-        let whole_pass = row(&group_row(phase, "whole pass"), whole(a), whole(b), band, names);
+        let whole_pass = row(&group_row(phase, "whole pass"), whole(a), whole(b));
         let largest = |replay: &Replay| replay.largest().map_or_else(String::new, |row| row.group.clone());
         let (arrived, arrived_interval) = match request {
             Some((view, workload)) => arrived(&total, a.workload.phase, view, workload),
@@ -93,6 +101,7 @@ impl ReplayView {
             workload: a.workload.clone(),
             workload_id: a.workload.id(),
             same_run: before.evidence.sha256() == after.evidence.sha256(),
+            in_turn: turns.is_some(),
             groups: rows,
             total,
             whole_pass,
@@ -143,17 +152,59 @@ fn rounds(replay: &Replay) -> Result<Vec<f64>, String> {
     Ok((0..shortest).map(|round| timings.iter().map(|timing| timing.samples_us[round]).sum()).collect())
 }
 
+/// Both cases' turns, where one process gave them in alternation.
+struct Turns {
+    /// Rounds in each turn.
+    before: Vec<usize>,
+    after: Vec<usize>,
+    /// Of each pair of turns, whether the side before the change had the earlier one.
+    before_first: Vec<bool>,
+}
+
+impl Turns {
+    fn of(before: &Replayed<'_>, after: &Replayed<'_>) -> Option<Turns> {
+        if before.evidence.sha256() != after.evidence.sha256() || before.case == after.case {
+            return None;
+        }
+        let places = |case: &str| -> Vec<usize> {
+            let turns = before.run.turns.iter().enumerate();
+            turns.filter(|(_, turn)| turn.of == case).map(|(place, _)| place).collect()
+        };
+        let (own, other) = (places(before.case), places(after.case));
+        // Not one batch after the other: then nothing was alternated.
+        let interleaved = own.first()? < other.last()? && other.first()? < own.last()?;
+        interleaved.then(|| Turns {
+            before_first: own.iter().zip(&other).map(|(one, other)| one < other).collect(),
+            before: before.run.turns_of(before.case),
+            after: before.run.turns_of(after.case),
+        })
+    }
+
+    /// A pair per turn, of the medians of its rounds.
+    fn pairs(&self, before: &[f64], after: &[f64]) -> Option<Vec<Pair>> {
+        let (before, after) = (by_turn(before, &self.before)?, by_turn(after, &self.after)?);
+        let pairs = before.into_iter().zip(after).zip(&self.before_first);
+        Some(pairs.map(|((control, arm), first)| Pair { control, arm, control_first: *first }).collect())
+    }
+}
+
 fn row(
     name: &str,
     before: Result<Vec<f64>, String>,
     after: Result<Vec<f64>, String>,
+    turns: &Option<Turns>,
     band: f64,
     names: Names<'_>,
 ) -> Delta {
-    if let (Ok(a), Ok(b)) = (&before, &after)
-        && let Some(delta) = Delta::unpaired(of_group(name), a, b, band, names)
-    {
-        return delta;
+    if let (Ok(a), Ok(b)) = (&before, &after) {
+        let pairs = turns.as_ref().and_then(|turns| turns.pairs(a, b));
+        let delta = match pairs {
+            Some(pairs) => Delta::paired(of_group(name), &pairs, a, b, band, names),
+            None => Delta::unpaired(of_group(name), a, b, band, names),
+        };
+        if let Some(delta) = delta {
+            return delta;
+        }
     }
     let reading = |side: Result<Vec<f64>, String>| match side {
         Ok(samples) => match Timing::new(samples) {

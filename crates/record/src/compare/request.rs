@@ -55,7 +55,7 @@ impl RequestView {
             let (a, b) = (before.values(metric), after.values(metric));
             match run {
                 Some((record, control, arm)) => {
-                    Delta::paired(metric, &pairs_of(record, control, arm, metric), &a, &b, band, names)
+                    Delta::paired(Meaning::of(metric), &pairs_of(record, control, arm, metric), &a, &b, band, names)
                 }
                 None => Delta::unpaired(Meaning::of(metric), &a, &b, band, names),
             }

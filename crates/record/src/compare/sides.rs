@@ -2,6 +2,7 @@
 //! Not here: what is compared (`request.rs`, `replays.rs`, `around.rs`), and finding files (the binary).
 
 use crate::bench::{ArmKind, BenchRecord, Metric, Sample};
+use crate::capture::reduced::CaptureRecord;
 use crate::ceilings::Ceilings;
 use crate::conditions::Conditions;
 use crate::evidence::EvidenceRef;
@@ -26,6 +27,7 @@ enum Loaded {
     Bench(Box<BenchRecord>),
     Replay(Box<ReplayRecord>),
     Timeline(Box<TimelineRecord>),
+    Capture(Box<CaptureRecord>),
     Ceilings(Box<Ceilings>),
 }
 
@@ -37,6 +39,7 @@ pub struct Side<'a> {
     pub requests: Vec<Clocked<'a>>,
     pub replays: Vec<Replayed<'a>>,
     pub timelines: Vec<(&'a EvidenceRef, &'a TimelineRecord)>,
+    pub captures: Vec<(&'a EvidenceRef, &'a CaptureRecord)>,
     pub ceilings: Vec<(&'a EvidenceRef, &'a Ceilings)>,
 }
 
@@ -62,6 +65,9 @@ pub struct Replayed<'a> {
     pub created: &'a str,
     pub subject: Option<&'a Subject>,
     pub conditions: Option<&'a Conditions>,
+    /// The record that it is a case of, and the case's name.
+    pub run: &'a ReplayRecord,
+    pub case: &'a str,
     pub replay: &'a Replay,
 }
 
@@ -73,8 +79,8 @@ pub enum SideError {
     #[error("{side}: nothing in it is of '{wanted}'; it holds {found}")]
     Nobody { side: String, wanted: String, found: String },
     #[error(
-        "{side}: holds nothing that can be compared{others}; give records of bench, replay, timeline or ceilings, or a folder \
-         of them, such as a run of find"
+        "{side}: holds nothing that can be compared{others}; give records of bench, replay, timeline, reduce or ceilings, or a \
+         folder of them, such as a run of find"
     )]
     Nothing { side: String, others: String },
 }
@@ -90,6 +96,7 @@ impl Collection {
             BenchRecord::SCHEMA => Loaded::Bench(Box::new(read(&name, bytes)?)),
             ReplayRecord::SCHEMA => Loaded::Replay(Box::new(read(&name, bytes)?)),
             TimelineRecord::SCHEMA => Loaded::Timeline(Box::new(read(&name, bytes)?)),
+            CaptureRecord::SCHEMA => Loaded::Capture(Box::new(read(&name, bytes)?)),
             Ceilings::SCHEMA => Loaded::Ceilings(Box::new(read(&name, bytes)?)),
             _ => {
                 self.others.push(evidence);
@@ -107,6 +114,7 @@ impl Collection {
                 Loaded::Bench(record) => &record.created,
                 Loaded::Replay(record) => &record.created,
                 Loaded::Timeline(record) => &record.created,
+                Loaded::Capture(record) => &record.created,
                 Loaded::Ceilings(record) => &record.created,
             };
             (evidence, created.as_str())
@@ -122,6 +130,7 @@ impl Collection {
                     Loaded::Bench(record) => record.checks(),
                     Loaded::Replay(record) => record.checks(),
                     Loaded::Timeline(record) => record.checks(),
+                    Loaded::Capture(record) => record.checks(),
                     Loaded::Ceilings(record) => record.checks(),
                 };
                 let check = checks.iter().find(|check| !check.passed)?;
@@ -137,6 +146,7 @@ impl Collection {
             requests: Vec::new(),
             replays: Vec::new(),
             timelines: Vec::new(),
+            captures: Vec::new(),
             ceilings: Vec::new(),
         };
         for (evidence, loaded) in &self.records {
@@ -144,6 +154,7 @@ impl Collection {
                 Loaded::Bench(record) => side.take_bench(evidence, record),
                 Loaded::Replay(record) => side.take_replay(evidence, record),
                 Loaded::Timeline(record) => side.timelines.push((evidence, record)),
+                Loaded::Capture(record) => side.captures.push((evidence, record)),
                 Loaded::Ceilings(record) => side.ceilings.push((evidence, record)),
             }
         }
@@ -158,8 +169,7 @@ impl Collection {
     pub fn side(&self, name: &str, wanted: Option<&str>) -> Result<Side<'_>, SideError> {
         let mut side = self.all();
         name.clone_into(&mut side.name);
-        if side.requests.is_empty() && side.replays.is_empty() && side.timelines.is_empty() && side.ceilings.is_empty()
-        {
+        if side.is_empty() && side.ceilings.is_empty() {
             let kinds: Vec<&str> = self.others.iter().map(|other| other.schema.as_str()).collect();
             let others = if kinds.is_empty() { String::new() } else { format!(" ({})", kinds.join(", ")) };
             return Err(SideError::Nothing { side: name.to_owned(), others });
@@ -168,7 +178,7 @@ impl Collection {
         match wanted {
             Some(wanted) => {
                 side.keep_named(wanted);
-                if side.requests.is_empty() && side.replays.is_empty() && side.timelines.is_empty() {
+                if side.is_empty() {
                     let (wanted, found) = (wanted.to_owned(), found.join(", "));
                     return Err(SideError::Nobody { side: name.to_owned(), wanted, found });
                 }
@@ -206,9 +216,16 @@ impl<'a> Side<'a> {
                 created: &record.created,
                 subject,
                 conditions,
+                run: record,
+                case: &case.case,
                 replay: &case.replay,
             });
         }
+    }
+
+    /// Nothing was measured of anybody; the machine's ceilings are nobody's.
+    fn is_empty(&self) -> bool {
+        self.requests.is_empty() && self.replays.is_empty() && self.timelines.is_empty() && self.captures.is_empty()
     }
 
     /// Every checkpoint (of another engine: every arm) that something here is of, each once.
@@ -217,7 +234,8 @@ impl<'a> Side<'a> {
         let requests = self.requests.iter().filter(|clocked| !clocked.is_again()).map(|clocked| clocked.checkpoint());
         let replays = self.replays.iter().map(|replayed| replayed.replay.checkpoint.as_str());
         let timelines = self.timelines.iter().map(|(_, record)| record.subject.checkpoint.as_str());
-        for name in requests.chain(replays).chain(timelines) {
+        let captures = self.captures.iter().map(|(_, record)| record.subject.checkpoint.as_str());
+        for name in requests.chain(replays).chain(timelines).chain(captures) {
             if !found.iter().any(|known| known == name) {
                 found.push(name.to_owned());
             }
@@ -243,6 +261,7 @@ impl<'a> Side<'a> {
         // `A/A` of a run is the control's checkpoint once more: nothing but its request is of it.
         self.replays.retain(|replayed| named(replayed.subject, &replayed.replay.checkpoint));
         self.timelines.retain(|(_, record)| named(Some(&record.subject), &record.subject.checkpoint));
+        self.captures.retain(|(_, record)| named(Some(&record.subject), &record.subject.checkpoint));
     }
 
     /// Leaves what a build measured; `None` keeps the others.
@@ -253,6 +272,7 @@ impl<'a> Side<'a> {
         self.requests.retain(|clocked| build(clocked.conditions));
         self.replays.retain(|replayed| build(replayed.conditions));
         self.timelines.retain(|(_, record)| build(Some(&record.conditions)));
+        self.captures.retain(|(_, record)| build(Some(&record.conditions)));
         self.ceilings.retain(|(_, record)| build(Some(&record.conditions)));
     }
 
@@ -261,7 +281,8 @@ impl<'a> Side<'a> {
         let requests = self.requests.iter().map(|clocked| clocked.conditions);
         let replays = self.replays.iter().map(|replayed| replayed.conditions);
         let timelines = self.timelines.iter().map(|(_, record)| Some(&record.conditions));
-        requests.chain(replays).chain(timelines).flatten().next()
+        let captures = self.captures.iter().map(|(_, record)| Some(&record.conditions));
+        requests.chain(replays).chain(timelines).chain(captures).flatten().next()
     }
 
     /// The subject of the first thing that has one.
@@ -269,7 +290,8 @@ impl<'a> Side<'a> {
         let requests = self.requests.iter().map(|clocked| clocked.subject);
         let replays = self.replays.iter().map(|replayed| replayed.subject);
         let timelines = self.timelines.iter().map(|(_, record)| Some(&record.subject));
-        requests.chain(replays).chain(timelines).flatten().next()
+        let captures = self.captures.iter().map(|(_, record)| Some(&record.subject));
+        requests.chain(replays).chain(timelines).chain(captures).flatten().next()
     }
 
     /// Every file that something here is of, each once.
@@ -277,9 +299,10 @@ impl<'a> Side<'a> {
         let requests = self.requests.iter().map(|clocked| clocked.evidence);
         let replays = self.replays.iter().map(|replayed| replayed.evidence);
         let timelines = self.timelines.iter().map(|(evidence, _)| *evidence);
+        let captures = self.captures.iter().map(|(evidence, _)| *evidence);
         let ceilings = self.ceilings.iter().map(|(evidence, _)| *evidence);
         let mut found: Vec<EvidenceRef> = Vec::new();
-        for evidence in requests.chain(replays).chain(timelines).chain(ceilings) {
+        for evidence in requests.chain(replays).chain(timelines).chain(captures).chain(ceilings) {
             if !found.iter().any(|known| known.sha256() == evidence.sha256()) {
                 found.push(evidence.clone());
             }

@@ -53,6 +53,17 @@ pub struct PhaseBudget {
     pub sampling: Reading,
     /// The clocked time less the three.
     pub unexplained: Reading,
+    /// How much longer the clocked requests took over this phase than those between the replay's rounds, minutes apart: what the
+    /// replayed times were multiplied with.
+    #[serde(default = "no_requests_between")]
+    pub drift: Reading,
+}
+
+fn no_requests_between() -> Reading {
+    Known::unavailable(
+        "no requests were clocked between the replay's rounds: replayed times were taken as they are",
+        "`hourglass find` with this build",
+    )
 }
 
 impl Ranking {
@@ -162,6 +173,10 @@ fn budget(parts: &PhaseParts, n: u64) -> PhaseBudget {
         dispatch: replayed(parts.dispatch),
         sampling: replayed(parts.sampling),
         unexplained: replayed(parts.clocked.zip(parts_sum).map(|(clocked, sum)| clocked - sum)),
+        drift: match parts.drift {
+            Some(drift) => Reading::measured(drift, Unit::Ratio, n),
+            None => no_requests_between(),
+        },
     }
 }
 

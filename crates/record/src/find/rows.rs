@@ -2,7 +2,8 @@
 //! Not here: ordering the rows (`ranking.rs`), and what is said of them (`words.rs`).
 //!
 //! An operator's row is its replayed median less the replay's dispatch floor (which every sample holds once), times the
-//! passes of the request. What perfect sharing would take off it, by the timeline, is moved to the row of waits; what the
+//! passes of the request; a part of the requests that had turns between the replay's rounds, and taken as the same part of the
+//! clocked one. What perfect sharing would take off it, by the timeline, is moved to the row of waits; what the
 //! ceilings do not allow to be less is its floor. Dispatch is the replay's floor times the passes. Sampling is the replay's
 //! (the timeline's where there is no replay), set-up the clock's remainder, and idle rows are stretches of the timeline in
 //! which no worker computed, for causes that none of the others holds. What the timeline says is taken as a part of its
@@ -14,9 +15,10 @@ use crate::find::candidate::{CandidateKind, Multiplicity, SecondsInterval};
 use crate::find::request::RequestSummary;
 use crate::find::views::{Seen, Views};
 use crate::known::Known;
+use crate::replay::between::by_turn;
 use crate::replay::cases::{ReplayCase, ReplayRecord};
 use crate::replay::floor::{Floor, Limit};
-use crate::replay::{GroupRow, Replay, Timing};
+use crate::replay::{GroupRow, Timing};
 use crate::statistics::median::median_interval;
 use crate::timeline::{Cause, TimelineRecord};
 use crate::workload::Phase;
@@ -108,6 +110,8 @@ pub(super) struct PhaseParts {
     pub(super) operators: Option<f64>,
     pub(super) dispatch: Option<f64>,
     pub(super) sampling: Option<f64>,
+    /// What its replayed times were multiplied with; None: they were taken as they are.
+    pub(super) drift: Option<f64>,
 }
 
 /// The case of a replay record that is of this checkpoint and phase and complete.
@@ -126,9 +130,11 @@ pub(super) fn rows(views: &Views, checkpoint: &str, request: &RequestSummary) ->
     for (phase, seen, clocked) in
         [(Phase::Prefill, &views.prefill, &request.prefill), (Phase::Decode, &views.decode, &request.decode)]
     {
-        let mut parts = PhaseParts { phase, clocked: clocked.value(), operators: None, dispatch: None, sampling: None };
+        let mut parts = PhaseParts { phase, clocked: clocked.value(), operators: None, dispatch: None, sampling: None, drift: None };
         if let (Some(case), Some(seen)) = (case(seen, checkpoint, phase), seen) {
-            let own = phase_rows(&case.replay, passes(views, phase), &seen.evidence);
+            parts.drift = drift(&seen.record, checkpoint, views, request, phase);
+            let drift = parts.drift.unwrap_or(1.0);
+            let own = phase_rows(case, &seen.record, passes(views, phase), drift, &seen.evidence);
             let sum = |kind| own.iter().filter(|row| row.kind == kind).map(|row| row.measured).sum::<f64>();
             parts.operators = Some(sum(CandidateKind::Operator));
             parts.dispatch = Some(sum(CandidateKind::Dispatch));
@@ -166,6 +172,21 @@ fn scale(timeline: &Seen<TimelineRecord>, request: &RequestSummary) -> f64 {
     request.whole_request.value().unwrap_or(0.0) / wall
 }
 
+/// How much longer the clocked request took over a phase than the requests that had turns between the replay's rounds. The
+/// replayed rows are parts of these, which met the same minutes; the clock's were others, and a shared machine is not as fast in
+/// all of them. None without such requests: then the times are taken as they are.
+fn drift(replays: &ReplayRecord, checkpoint: &str, views: &Views, request: &RequestSummary, phase: Phase) -> Option<f64> {
+    let workload = &views.clock.as_ref()?.record.workload;
+    let own = replays.requests.iter().find(|own| own.checkpoint == checkpoint && own.workload == *workload)?;
+    let (clocked, between) = match phase {
+        Phase::Prefill => (&request.prefill, &own.prefill),
+        Phase::Decode => (&request.decode, &own.decode),
+        Phase::Request => (&request.whole_request, &own.whole_request),
+    };
+    let drift = clocked.value()? * 1e6 / between.median.value()?;
+    (drift.is_finite() && drift > 0.0).then_some(drift)
+}
+
 /// Passes of a phase in one request. A replayed prefill is the whole prompt's, in however many chunks a request runs it.
 fn passes(views: &Views, phase: Phase) -> u64 {
     let workload = views.clock.as_ref().map(|seen| &seen.record.workload);
@@ -175,10 +196,18 @@ fn passes(views: &Views, phase: Phase) -> u64 {
     }
 }
 
-fn phase_rows(replay: &Replay, passes: u64, evidence: &EvidenceRef) -> Vec<Row> {
+fn phase_rows(
+    case: &ReplayCase,
+    replays: &ReplayRecord,
+    passes: u64,
+    drift: f64,
+    evidence: &EvidenceRef,
+) -> Vec<Row> {
+    let replay = &case.replay;
+    let turns = replays.turns_of(&case.case);
     let phase = replay.workload.phase;
     let context_tokens = replay.workload.context_tokens;
-    let scale = passes as f64 * 1e-6;
+    let scale = passes as f64 * drift * 1e-6;
     let dispatch = replay.dispatch_floor.known();
     let dispatch_us = dispatch.and_then(|timing| timing.median.value()).unwrap_or(0.0);
     let lowest_us = dispatch.and_then(|timing| timing.lowest().value()).unwrap_or(0.0);
@@ -201,7 +230,7 @@ fn phase_rows(replay: &Replay, passes: u64, evidence: &EvidenceRef) -> Vec<Row> 
             waits: 0.0,
             floor: floor.map(|(seconds, _)| seconds.min(measured)),
             floor_too_high,
-            interval: spread(&row.timing, dispatch_us, scale),
+            interval: spread(&row.timing, &turns, dispatch_us, scale),
             samples: row.timing.samples_us.len() as u64,
             limit: match floor {
                 Some((_, limit)) => Known::Is(limit),
@@ -234,7 +263,7 @@ fn phase_rows(replay: &Replay, passes: u64, evidence: &EvidenceRef) -> Vec<Row> 
         let Some(median) = timing.median.value() else { return };
         let mut row = Row::plain(kind, name, phase, passes, (median - off).max(0.0) * scale, evidence);
         row.multiplicity.context_tokens = context_tokens;
-        row.interval = spread(timing, off, scale);
+        row.interval = spread(timing, &turns, off, scale);
         row.samples = timing.samples_us.len() as u64;
         rows.push(row);
     };
@@ -262,8 +291,11 @@ fn net_floor(floor: &Floor, dispatch_us: f64) -> Option<(f64, Limit)> {
     Some((us, limit))
 }
 
-fn spread(timing: &Timing, off_us: f64, scale: f64) -> Known<SecondsInterval> {
-    match median_interval(&timing.samples_us) {
+/// Where the median lies, by the medians of the turns: rounds of one turn met the same moment of the machine, and are no
+/// independent samples of it.
+fn spread(timing: &Timing, turns: &[usize], off_us: f64, scale: f64) -> Known<SecondsInterval> {
+    let samples = by_turn(&timing.samples_us, turns).unwrap_or_else(|| timing.samples_us.clone());
+    match median_interval(&samples) {
         Some((low, high, confidence)) => Known::Is(SecondsInterval {
             low: (low - off_us).max(0.0) * scale,
             high: (high - off_us).max(0.0) * scale,

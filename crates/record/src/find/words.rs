@@ -18,6 +18,8 @@ const BUSY: f64 = 0.9;
 const UNEXPLAINED: f64 = 0.1;
 /// Shares of an operator by two views that are farther apart are a disagreement.
 const APART: f64 = 0.1;
+/// From so much on, a change of the machine's speed between two views is worth a sentence.
+const DRIFTED: f64 = 0.1;
 
 /// What was looked at.
 pub(super) struct Subject<'a> {
@@ -256,9 +258,10 @@ pub(super) fn verdict(subject: &Subject<'_>, ranking: &Ranking, request: &Reques
 pub(super) fn doubts(subject: &Subject<'_>, ranking: &Ranking, request: &RequestSummary, rows: &[Row]) -> Vec<String> {
     let views = subject.views;
     let mut doubts = Vec::new();
+    let not_replayed = |seen, phase| super::rows::case(seen, subject.checkpoint, phase).is_none();
     let missing = [
-        (views.prefill.is_none(), "prefill was not replayed: its operators are in no row"),
-        (views.decode.is_none(), "decode was not replayed: its operators are in no row"),
+        (not_replayed(&views.prefill, Phase::Prefill), "prefill was not replayed: its operators are in no row"),
+        (not_replayed(&views.decode, Phase::Decode), "decode was not replayed: its operators are in no row"),
         (
             whole_request(&views.timeline).is_none(),
             "there is no timeline: waits are inside the operators' rows, and idle stretches are in no row",
@@ -310,6 +313,17 @@ pub(super) fn doubts(subject: &Subject<'_>, ranking: &Ranking, request: &Request
         let case = super::rows::case(seen, subject.checkpoint, phase);
         if let Some(share) = case.and_then(|case| case.replay.processor_share.value()).filter(|share| *share < BUSY) {
             doubts.push(format!("the {} replay had its processors {} of the time.", phase.name(), percent(share)));
+        }
+    }
+    for phase in &ranking.phases {
+        if let Some(drift) = phase.drift.value().filter(|drift| drift.ln().abs() > DRIFTED) {
+            let (how, by) = if drift > 1.0 { ("longer", drift - 1.0) } else { ("shorter", 1.0 - drift) };
+            doubts.push(format!(
+                "the machine's speed changed: the clocked {} took {} {how} than in the requests between the replay's rounds. Its \
+                 rows are taken as the parts that they were of these.",
+                phase.phase.name(),
+                percent(by)
+            ));
         }
     }
     if let Known::Unavailable(missing) = &request.detectable_percent {

@@ -207,6 +207,7 @@ fn sides<'a>(opening: &Opening, records: &'a Collection) -> Result<(Side<'a>, Si
     after.requests.retain(|clocked| !known(clocked.evidence));
     after.replays.retain(|replayed| !known(replayed.evidence));
     after.timelines.retain(|(evidence, _)| !known(evidence));
+    after.captures.retain(|(evidence, _)| !known(evidence));
     Ok((before, after))
 }
 

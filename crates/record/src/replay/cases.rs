@@ -10,6 +10,7 @@ use crate::protocol::Protocol;
 use crate::quantity::Reading;
 use crate::read::{Record, StoredId};
 use crate::replay::Replay;
+use crate::replay::between::RequestsBetween;
 use crate::subject::Subject;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,17 +22,34 @@ pub struct ReplayRecord {
     pub schema: String,
     /// UTC, RFC 3339.
     pub created: String,
-    /// Of every case. Cases are replayed one after the other, not alternated: a slow minute may fall on one of them.
+    /// Of every case.
     pub protocol: Protocol,
     /// The ceilings that the floors are at.
     pub ceilings: Known<CeilingsUsed>,
     /// In the order asked for.
     pub cases: Vec<ReplayCase>,
+    /// Whole requests that had turns between those of the cases.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requests: Vec<RequestsBetween>,
+    /// The order of the timed turns: who, and how many rounds. Empty: the cases were replayed one after the other, and a slow
+    /// minute may have fallen on one of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub turns: Vec<Turn>,
     /// Whether every case is complete.
     pub coverage: Coverage,
     pub checks: Vec<Check>,
     /// A check failed: nothing here may be relied on.
     pub void: bool,
+}
+
+/// A stretch in which one case, or one request, was timed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Turn {
+    /// The case's name, or the request's.
+    pub of: String,
+    /// Rounds of the case; requests.
+    pub rounds: u64,
 }
 
 /// Which ceilings.
@@ -89,8 +107,16 @@ impl ReplayCase {
 }
 
 impl ReplayRecord {
+    /// Rounds in each turn of a case, in order; empty where cases had no turns.
+    pub fn turns_of(&self, case: &str) -> Vec<usize> {
+        self.turns.iter().filter(|turn| turn.of == case).map(|turn| turn.rounds as usize).collect()
+    }
+
     /// Fills in the ids, the coverage, the checks and whether one of them voids the record.
     pub fn close(&mut self) {
+        for request in &mut self.requests {
+            request.workload_id = request.workload.id();
+        }
         for case in &mut self.cases {
             case.replay.workload_id = case.replay.workload.id();
             if let Known::Is(conditions) = &case.conditions {
@@ -118,6 +144,12 @@ impl Record for ReplayRecord {
                 ids.push(StoredId { field: "cases.conditions_id", stored: id, computed: conditions.id() });
             }
         }
+        let between = self.requests.iter();
+        ids.extend(between.map(|request| StoredId {
+            field: "requests.workload_id",
+            stored: &request.workload_id,
+            computed: request.workload.id(),
+        }));
         ids
     }
 
@@ -133,7 +165,17 @@ impl Record for ReplayRecord {
             Check::counts("an id for each case's conditions", with_conditions as u64, with_id as u64),
             Check::counts("cases named after what was replayed", self.cases.len() as u64, named as u64),
         ];
+        let in_turns = |name: &str| self.turns_of(name).iter().sum::<usize>() as u64;
+        for request in &self.requests {
+            let name = request.name();
+            let samples = request.samples() as u64;
+            checks.push(Check::counts(format!("{name}: one sample per turn"), in_turns(&name), samples));
+        }
         for case in &self.cases {
+            if !self.turns.is_empty() && case.replay.coverage.is_complete() {
+                let rounds = case.replay.round_order.len() as u64;
+                checks.push(Check::counts(format!("{}: rounds of all turns", case.case), in_turns(&case.case), rounds));
+            }
             for mut check in case.replay.checks() {
                 check.name = format!("{} {}", case.case, check.name);
                 checks.push(check);

@@ -67,7 +67,35 @@ pub fn compare(before: &[f64], after: &[f64], measured: Measured) -> Result<Unpa
             return Err(PairError::NotPositive { index, value: *value });
         }
     }
-    let (before, after) = (Logs::of(before), Logs::of(after));
+    between(&Logs::of(before), &Logs::of(after), measured)
+}
+
+/// A median of times of one run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MedianOf {
+    pub median: f64,
+    /// Median absolute deviation.
+    pub deviation: f64,
+    pub n: u64,
+}
+
+/// The same of two medians whose samples are not at hand.
+///
+/// # Errors
+/// A median that has no logarithm, or of nothing.
+pub fn compare_medians(before: MedianOf, after: MedianOf) -> Result<Unpaired, PairError> {
+    for (index, side) in [before, after].iter().enumerate() {
+        if !side.median.is_finite() || side.median <= 0.0 || !side.deviation.is_finite() {
+            return Err(PairError::NotPositive { index, value: side.median });
+        }
+        if side.n == 0 {
+            return Err(PairError::Empty);
+        }
+    }
+    between(&Logs::of_median(before), &Logs::of_median(after), Measured::Time)
+}
+
+fn between(before: &Logs, after: &Logs, measured: Measured) -> Result<Unpaired, PairError> {
     let degrees = before.degrees + after.degrees;
     let pooled = if degrees == 0 { 0.0 } else { ((before.squares + after.squares) / degrees as f64).sqrt() };
     let floor = match measured {
@@ -126,6 +154,14 @@ struct Logs {
 }
 
 impl Logs {
+    /// Of a median above 0: a small deviation is nearly the same part of it as its logarithm's.
+    fn of_median(side: MedianOf) -> Logs {
+        let (count, degrees) = (side.n as f64, side.n as usize - 1);
+        let spread = DEVIATION * side.deviation / side.median * (1.0 + 1.0 / count);
+        let squares = spread * spread * degrees as f64;
+        Logs { count, center: side.median.ln(), squares, degrees, widening: std::f64::consts::FRAC_PI_2 }
+    }
+
     /// Of at least one sample.
     fn of(samples: &[f64]) -> Logs {
         let count = samples.len() as f64;
@@ -212,6 +248,19 @@ mod tests {
         assert!(single.interval.low < calm.interval.low, "{single:?}");
         let twice = compare(&[1.0], &[0.5], Measured::Time).unwrap();
         assert!(twice.interval.high < 0.7, "{twice:?}");
+    }
+
+    #[test]
+    fn a_median_and_its_deviation_say_what_the_samples_do() {
+        let samples: Vec<f64> = (0..41).map(|i| 100.0 + 0.2 * f64::from(i - 20)).collect();
+        let faster: Vec<f64> = samples.iter().map(|sample| 0.7 * sample).collect();
+        let whole = compare(&samples, &faster, Measured::Time).unwrap();
+        let of = |median: f64| MedianOf { median, deviation: 2.0 * median / 100.0, n: 41 };
+        let short = compare_medians(of(100.0), of(70.0)).unwrap();
+        assert!((whole.ratio - short.ratio).abs() < 1e-9);
+        assert!((whole.interval.low - short.interval.low).abs() < 1e-3, "{whole:?} {short:?}");
+        assert!(compare_medians(of(0.0), of(70.0)).is_err());
+        assert!(compare_medians(MedianOf { n: 0, ..of(1.0) }, of(70.0)).is_err());
     }
 
     #[test]

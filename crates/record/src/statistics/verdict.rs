@@ -66,6 +66,27 @@ pub(crate) fn decide(center: f64, (low, high): (f64, f64), band: f64) -> Finding
 /// # Errors
 /// A band that is no part of a whole.
 pub fn judge(comparison: &Comparison, metric: Metric, band: f64, names: Names<'_>) -> Result<Judgement, BandError> {
+    judge_what(comparison, What { name: metric.name(), unit: metric.unit(), better: metric.better() }, band, names)
+}
+
+/// What is judged.
+#[derive(Clone, Copy, Debug)]
+pub struct What<'a> {
+    pub name: &'a str,
+    pub unit: Unit,
+    pub better: Better,
+}
+
+/// The same of what is no metric of a request.
+///
+/// # Errors
+/// A band that is no part of a whole.
+pub fn judge_what(
+    comparison: &Comparison,
+    what: What<'_>,
+    band: f64,
+    names: Names<'_>,
+) -> Result<Judgement, BandError> {
     if !(0.0..1.0).contains(&band) {
         return Err(BandError(band));
     }
@@ -74,7 +95,7 @@ pub fn judge(comparison: &Comparison, metric: Metric, band: f64, names: Names<'_
         Known::Unavailable(missing) => {
             let sentence = format!(
                 "{}: inconclusive, {}: {} against {}: no interval, for {}",
-                metric.name(),
+                what.name,
                 missing.how_to_get,
                 names.arm,
                 names.control,
@@ -85,7 +106,7 @@ pub fn judge(comparison: &Comparison, metric: Metric, band: f64, names: Names<'_
     };
     let center = comparison.ratio.ln();
     let (low, high) = (interval.low.ln(), interval.high.ln());
-    let finding = match metric.better() {
+    let finding = match what.better {
         Better::Higher => decide(center, (low, high), band),
         Better::Lower => decide(-center, (-high, -low), band),
     };
@@ -102,7 +123,7 @@ pub fn judge(comparison: &Comparison, metric: Metric, band: f64, names: Names<'_
             Verdict::Inconclusive { more_repeats }
         }
     };
-    let sentence = sentence(verdict, comparison, interval, metric, band, names);
+    let sentence = sentence(verdict, comparison, interval, what, band, names);
     Ok(Judgement { verdict: Known::Is(verdict), sentence })
 }
 
@@ -147,12 +168,12 @@ fn sentence(
     verdict: Verdict,
     comparison: &Comparison,
     interval: Interval,
-    metric: Metric,
+    what: What<'_>,
     band: f64,
     names: Names<'_>,
 ) -> String {
     let Names { control, arm } = names;
-    let (unit, name) = (metric.unit(), metric.name());
+    let What { unit, name, .. } = what;
     let measured = change(comparison.ratio, unit);
     let evidence = format!("95 % interval {}, {} pairs", range(interval, unit), comparison.log_ratios.len());
     let band = percent(band);

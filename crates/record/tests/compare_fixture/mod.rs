@@ -141,6 +141,8 @@ pub fn replays(before: [f64; 3], after: [f64; 3], kernels: [&str; 2]) -> ReplayR
         protocol: Protocol { warmup: 1, iterations: 4, process_id: 1 },
         ceilings: Known::unavailable("none", "measure"),
         cases: vec![case("before", kernels[0], before), case("after", kernels[1], after)],
+        requests: Vec::new(),
+        turns: Vec::new(),
         coverage: Coverage::complete(),
         checks: Vec::new(),
         void: false,

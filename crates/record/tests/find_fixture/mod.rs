@@ -124,6 +124,8 @@ pub fn replay(phase: Phase, operators: &[Operator], with_floors: bool, spread: f
         protocol: Protocol { warmup: 1, iterations: 12, process_id: 1 },
         ceilings: missing(),
         cases: vec![ReplayCase { case, subject: missing(), conditions: missing(), conditions_id: missing(), replay }],
+        requests: Vec::new(),
+        turns: Vec::new(),
         coverage: Coverage::complete(),
         checks: Vec::new(),
         void: false,

@@ -19,7 +19,10 @@ pub(super) type Opened = Result<String, String>;
 /// Writes the three sentences down. A step that was opened by an earlier run of the climb stays opened.
 pub(super) fn open(directory: &Path, stem: &str, parent: &str, rung: &RungText, find: &Seen<FindRecord>) -> Opened {
     let dominates = find.record.ranking.known().map_or("not known", |ranking| ranking.verdict.as_str());
-    let find_file = directory.join(&find.evidence.file).to_string_lossy().into_owned();
+    let ranking = directory.join(&find.evidence.file);
+    // The request's own record: a ranking is no measurement of it.
+    let clock = ranking.with_file_name("clock.json").to_string_lossy().into_owned();
+    let ranking = ranking.to_string_lossy().into_owned();
     let words = [
         "decide",
         "open",
@@ -38,9 +41,9 @@ pub(super) fn open(directory: &Path, stem: &str, parent: &str, rung: &RungText, 
         "--candidate",
         &rung.name,
         "--workload-of",
-        &find_file,
+        &clock,
         "--evidence",
-        &find_file,
+        &ranking,
         "--json",
     ];
     let entry = ask(directory, &format!("{stem}-decision-opened.json"), &words)?;

@@ -46,6 +46,10 @@ pub(crate) fn text(record: &ClimbRecord, directory: &Path) -> String {
             (Known::Unavailable(missing), _) => format!("no profile: {}", missing.unavailable),
         };
         text += &paragraph(&format!("{}: ", row.checkpoint), &format!("{}; {profile}.", row.change), "  ");
+        text += &paragraph("  Hypothesis: ", &format!("{}: {}", row.hypothesis, row.finding.name()), "    ");
+        if let Known::Unavailable(missing) = &row.decision {
+            text += &paragraph("  Not decided: ", &missing.unavailable, "    ");
+        }
     }
     if let Some(reason) = record.coverage.reason() {
         text += &paragraph("Incomplete: ", reason, "  ");

@@ -2,8 +2,9 @@
 //! that share keys and values go through a tile together. No arithmetic on tiles here but the portable one; the bfloat16
 //! version is in `bf16_decode.rs`. Not here: prefill (`tiled.rs`).
 //!
-//! Scores are in base 2. A worker has whole (row, key/value head) pairs, so workers that do not divide those are unevenly
-//! busy: the readable attention's finer shares would need a second call that joins them.
+//! Scores are in base 2. A worker has whole (row, key/value head) pairs; where those are few and the workers do not divide them,
+//! whole (row, query head) pairs, and keys and values are then read by several workers. Finer shares, of positions, would need a
+//! second call that joins them, and with it a barrier.
 
 #![allow(unsafe_code, reason = "scratch as floats, exclusive parts of the output")]
 
@@ -16,12 +17,16 @@ use std::ops::Range;
 use super::super::attention_scores::{bf16_inputs, dot};
 use super::super::isa::{AVX2, AVX512, for_isa};
 use super::super::maths::{exp2, multiply_add};
+use super::super::prefetch::second_level;
 use super::super::sequences::{Unit, units};
 use super::super::shapes::{ONE_ROUNDING, ONE_ROUNDING_REASON, flat_mut};
 
 /// Positions of a tile. Measured: 32 is a tenth slower everywhere; 128 is a little faster up to 256 positions and a tenth slower
 /// at 2,048.
 pub(super) const KEYS: usize = 64;
+
+/// Positions of the next head that are asked for while one is worked on.
+const FIRST: usize = 16;
 
 /// Consecutive positions of one key/value head.
 #[derive(Clone)]
@@ -84,10 +89,24 @@ pub(super) fn decode<A: Arithmetic>(i: &Invocation<'_>) {
     let (sums, floats) = floats.split_at_mut(group * head_dim);
     let (largest, floats) = floats.split_at_mut(group);
     let (totals, shrink) = floats.split_at_mut(group);
-    let (scores, shrink) = (scores.as_chunks_mut::<KEYS>().0, &mut shrink[..group]);
+    let scores = scores.as_chunks_mut::<KEYS>().0;
     let factor = scale * std::f32::consts::LOG2_E;
-    for unit in units(i, y.rows, kv_heads, 1) {
-        let first = unit.head * group * head_dim;
+    let parts = parts(y.rows * kv_heads, group, i.workers);
+    let group = group / parts;
+    let (scores, sums, shrink) = (&mut scores[..group], &mut sums[..group * head_dim], &mut shrink[..group]);
+    let mut units = units(i, y.rows, kv_heads, parts).peekable();
+    while let Some(unit) = units.next() {
+        if i.fetches_ahead()
+            && let Some(next) = units.peek()
+        {
+            // The processor's own prefetchers do not see where the next head begins.
+            let tile = tile_of(i, next, 0);
+            for view in [&tile.keys, &tile.values] {
+                let bytes = tile.positions.len().min(FIRST) * view.position_stride * DType::BF16.bytes();
+                second_level(view.head_ptr(tile.head), bytes);
+            }
+        }
+        let first = (unit.head * parts + unit.unit) * group * head_dim;
         let queries = &q.bf16(unit.row)[first..first + group * head_dim];
         sums.fill(0.0);
         totals.fill(0.0);
@@ -109,6 +128,12 @@ pub(super) fn decode<A: Arithmetic>(i: &Invocation<'_>) {
             A::finish(sums, 1.0 / total, y);
         }
     }
+}
+
+/// Parts that the query heads of a key/value head are worked on in, `group` heads each before: one, unless some workers would have
+/// much more to do than others.
+fn parts(pairs: usize, group: usize, workers: usize) -> usize {
+    if pairs.is_multiple_of(workers) || pairs >= 8 * workers { 1 } else { group }
 }
 
 #[inline(always)]

@@ -17,6 +17,8 @@ pub(super) type Line = [u8; LINE];
 
 /// Sixteen f32 in registers. A vector type is named only by bodies compiled for its instruction set.
 pub(super) trait Vector: Copy {
+    /// Whether its instructions include fused multiply-adds.
+    const FMA: bool;
     fn splat(value: f32) -> Self;
     fn load(lanes: &Lanes) -> Self;
     /// Four bits of each word of a line, from bit `shift`, as a number.
@@ -35,6 +37,8 @@ pub(super) trait Vector: Copy {
 pub(super) struct Plain(Lanes);
 
 impl Vector for Plain {
+    const FMA: bool = false;
+
     #[inline(always)]
     fn splat(value: f32) -> Plain {
         Plain([value; LANES])
@@ -88,6 +92,8 @@ mod x86 {
     pub(in super::super) struct Avx2(__m256, __m256);
 
     impl Vector for Avx2 {
+        const FMA: bool = true;
+
         #[inline(always)]
         fn splat(value: f32) -> Avx2 {
             // SAFETY: only bodies compiled for AVX2 and FMA, which `bind` checked, name this type.
@@ -165,6 +171,8 @@ mod x86 {
     pub(in super::super) struct Avx512(__m512);
 
     impl Vector for Avx512 {
+        const FMA: bool = true;
+
         #[inline(always)]
         fn splat(value: f32) -> Avx512 {
             // SAFETY: only bodies compiled for AVX-512, which `bind` checked, name this type.

@@ -4,10 +4,13 @@
 #![allow(unsafe_code, reason = "AVX2 loads through pointers into checked operands and private scratch")]
 
 use super::Operands;
+use super::ahead::ahead;
+use super::gated::{GATED, GATED_REASON};
 use super::lanes::{AVX2, groups, header, row_block, store};
-use super::matvec::few_rows;
+use super::matvec::{LEAST, few_rows};
 use super::planes::{Factors, scratch_bytes};
 use crate::bits::bf16_to_f32;
+use crate::operators::maths::silu;
 use crate::operator::CallShape;
 use crate::weight::{LANES, LINE, WeightFormat};
 use crate::{Invocation, Kernel, kernel};
@@ -17,8 +20,14 @@ const REASON: &str = "one bfloat16 rounding of the output; activations are exact
 
 pub(crate) static MATVEC_AVX2: Kernel = kernel! {
     operator: "linear", name: "matvec", isa: "avx2-maddubs", features: AVX2, supports: few_rows_of_nibbles,
-    scratch: scratch,
+    scratch: scratch, ahead: |i, piece| ahead(i, 1, piece),
     nmse: 6e-6, because: REASON, run: run,
+};
+
+pub(crate) static GATED_AVX2: Kernel = kernel! {
+    operator: "gated_linear", name: "matvec", isa: "avx2-maddubs", features: AVX2, supports: few_rows_of_nibbles,
+    scratch: scratch, ahead: |i, piece| ahead(i, 1, piece),
+    nmse: GATED, because: GATED_REASON, run: run_gated,
 };
 
 /// Lines whose byte products fit 16-bit sums: 4 lines of two products of 15 * 128, twice.
@@ -52,12 +61,49 @@ fn run(i: &Invocation<'_>) {
 #[target_feature(enable = "avx2,fma")]
 fn sweep(i: &Invocation<'_>) {
     let operands = Operands::of(i);
-    let (format, cols) = (operands.w.format, operands.w.cols);
-    let group = format.group();
-    let row_bytes = scratch_bytes(1, cols, group);
+    let planes = split(i, &operands);
+    for block in i.portions(operands.w.rows.div_ceil(LANES), LEAST).flatten() {
+        for (row, planes) in planes.chunks_exact(row_bytes(&operands)).take(operands.x.rows).enumerate() {
+            store(&operands, row, block, &block_sums(&operands, block, planes));
+        }
+    }
+}
+
+fn run_gated(i: &Invocation<'_>) {
+    // SAFETY: as for `run`.
+    unsafe { sweep_gated(i) }
+}
+
+/// Two matrices of one shape: both blocks' sums, then the gated product. Moves both once; for the rest as [`sweep`].
+#[target_feature(enable = "avx2,fma")]
+fn sweep_gated(i: &Invocation<'_>) {
+    let [gate, up] = Operands::gated(i);
+    let planes = split(i, &gate);
+    for block in i.portions(gate.w.rows.div_ceil(LANES), LEAST).flatten() {
+        for (row, planes) in planes.chunks_exact(row_bytes(&gate)).take(gate.x.rows).enumerate() {
+            let mut sums = block_sums(&gate, block, planes);
+            let factors = block_sums(&up, block, planes);
+            for (gate, up) in sums.iter_mut().zip(factors) {
+                *gate = silu::<true>(*gate) * up;
+            }
+            store(&gate, row, block, &sums);
+        }
+    }
+}
+
+/// Bytes of one row's planes.
+fn row_bytes(operands: &Operands<'_>) -> usize {
+    scratch_bytes(1, operands.w.cols, operands.w.format.group())
+}
+
+/// The planes of all rows, one after another, in the worker's scratch.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn split<'a>(i: &'a Invocation<'_>, operands: &Operands<'_>) -> &'a [u8] {
+    let (group, cols) = (operands.w.format.group(), operands.w.cols);
     // SAFETY: the only slice of the scratch in this call.
     let scratch = unsafe { i.scratch() };
-    for (row, planes) in scratch.chunks_exact_mut(row_bytes).take(operands.x.rows).enumerate() {
+    for (row, planes) in scratch.chunks_exact_mut(row_bytes(operands)).take(operands.x.rows).enumerate() {
         let (words, factors) = planes.split_at_mut(cols * 2);
         let parts = words.chunks_exact_mut(group * 2).zip(factors.chunks_exact_mut(8));
         for ((words, factors), x) in parts.zip(operands.x.bf16(row).chunks_exact(group)) {
@@ -66,34 +112,35 @@ fn sweep(i: &Invocation<'_>) {
             factors[4..].copy_from_slice(&made.total.to_le_bytes());
         }
     }
-    for block in i.share(operands.w.rows.div_ceil(LANES)) {
-        let codes = row_block(&operands, block);
-        for (row, planes) in scratch.chunks_exact(row_bytes).take(operands.x.rows).enumerate() {
-            let (words, factors) = planes.split_at(cols * 2);
-            let parts = words.chunks_exact(group * 2).zip(factors.chunks_exact(8));
-            let mut sums = [_mm256_setzero_ps(); 2];
-            for (block, (words, factors)) in groups(format, codes).zip(parts) {
-                let exact = group_sums(&block[format.header_lines() * LINE..], words);
-                let number =
-                    |at: usize| f32::from_le_bytes([factors[at], factors[at + 1], factors[at + 2], factors[at + 3]]);
-                let (step, total) = (_mm256_set1_ps(number(0)), _mm256_set1_ps(number(4)));
-                let (scales, biases) = header(format, block);
-                for half in 0..2 {
-                    // SAFETY: both halves lie in the 16 lanes.
-                    let (scales, biases) = unsafe {
-                        let at = half * 8;
-                        (_mm256_loadu_ps(scales.as_ptr().add(at)), _mm256_loadu_ps(biases.as_ptr().add(at)))
-                    };
-                    let products = _mm256_cvtepi32_ps(exact[half]);
-                    sums[half] = _mm256_fmadd_ps(products, _mm256_mul_ps(scales, step), sums[half]);
-                    sums[half] = _mm256_fmadd_ps(biases, total, sums[half]);
-                }
-            }
-            // SAFETY: 64 bytes of numbers either way.
-            let sums = unsafe { std::mem::transmute::<[__m256; 2], [f32; LANES]>(sums) };
-            store(&operands, row, block, &sums);
+    scratch
+}
+
+/// The 16 sums of a row block for the row of x whose planes these are.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn block_sums(operands: &Operands<'_>, block: usize, planes: &[u8]) -> [f32; LANES] {
+    let (format, cols) = (operands.w.format, operands.w.cols);
+    let (words, factors) = planes.split_at(cols * 2);
+    let parts = words.chunks_exact(format.group() * 2).zip(factors.chunks_exact(8));
+    let mut sums = [_mm256_setzero_ps(); 2];
+    for (block, (words, factors)) in groups(format, row_block(operands, block)).zip(parts) {
+        let exact = group_sums(&block[format.header_lines() * LINE..], words);
+        let number = |at: usize| f32::from_le_bytes([factors[at], factors[at + 1], factors[at + 2], factors[at + 3]]);
+        let (step, total) = (_mm256_set1_ps(number(0)), _mm256_set1_ps(number(4)));
+        let (scales, biases) = header(format, block);
+        for half in 0..2 {
+            // SAFETY: both halves lie in the 16 lanes.
+            let (scales, biases) = unsafe {
+                let at = half * 8;
+                (_mm256_loadu_ps(scales.as_ptr().add(at)), _mm256_loadu_ps(biases.as_ptr().add(at)))
+            };
+            let products = _mm256_cvtepi32_ps(exact[half]);
+            sums[half] = _mm256_fmadd_ps(products, _mm256_mul_ps(scales, step), sums[half]);
+            sums[half] = _mm256_fmadd_ps(biases, total, sums[half]);
         }
     }
+    // SAFETY: 64 bytes of numbers either way.
+    unsafe { std::mem::transmute::<[__m256; 2], [f32; LANES]>(sums) }
 }
 
 /// Σ code * t of the 16 rows over one group, exactly: 4-bit codes times each plane's bytes, pairs summed in 16 bits for a few

@@ -15,7 +15,9 @@
 //!
 //! All kernels share out blocks of 16 outputs in contiguous ranges, so no result depends on the number of workers.
 
+mod ahead;
 mod dense;
+pub(super) mod gated;
 mod lanes;
 mod matmul;
 mod matvec;
@@ -132,6 +134,7 @@ pub static CPU: &[&Kernel] = &[
 ];
 
 /// The operands of a call, checked against each other: what the vector kernels' addresses rely on.
+#[derive(Clone, Copy)]
 struct Operands<'a> {
     /// (rows, in)
     x: Matrix<'a>,
@@ -145,11 +148,22 @@ struct Operands<'a> {
 
 impl<'a> Operands<'a> {
     fn of(i: &Invocation<'a>) -> Operands<'a> {
-        let (x, w, y) = (i.input(0), i.weight(0), i.output(0));
+        let bias = (i.weights() > 1).then(|| i.weight(1).as_f32());
+        Operands::checked(i, i.weight(0), bias)
+    }
+
+    /// Those of the gate and of what it gates (`gated_linear`): weights 0 and 1, which have one shape and format.
+    fn gated(i: &Invocation<'a>) -> [Operands<'a>; 2] {
+        let both = [0, 1].map(|n| Operands::checked(i, i.weight(n), None));
+        assert_eq!(both[0].w.format, both[1].w.format, "`supports` admits one format");
+        both
+    }
+
+    fn checked(i: &Invocation<'a>, w: Packed<'a>, bias: Option<&'a [f32]>) -> Operands<'a> {
+        let (x, y) = (i.input(0), i.output(0));
         assert!(x.width == w.cols && y.width == w.rows && x.rows == y.rows, "linear's shapes were checked");
         assert_eq!(w.bytes.len(), w.format.packed_bytes(w.rows, w.cols), "a packed weight is whole");
         assert_eq!(w.cols % w.format.group(), 0, "groups divide the columns");
-        let bias = (i.weights() > 1).then(|| i.weight(1).as_f32());
         assert!(bias.is_none_or(|bias| bias.len() == w.rows), "one bias per output");
         Operands { x, w, bias, y }
     }

@@ -3,12 +3,15 @@
 
 #![allow(unsafe_code, reason = "AVX-512 loads through pointers into checked operands and private scratch")]
 
+use super::ahead::ahead;
+use super::gated::{GATED, GATED_REASON};
 use super::matvec::few_rows;
 use super::planes::{self, Planes};
 use super::vector::{Outputs, code_lines, for_format, header, header_bytes, is_affine4, lockstep};
 use super::{Operands, packed};
 use crate::ladder::MATVEC_MAX_ROWS;
 use crate::operator::CallShape;
+use crate::operators::maths::silu;
 use crate::weight::{LANES, LINE};
 use crate::{DType, Feature, Invocation, Kernel, kernel};
 use std::arch::x86_64::*;
@@ -19,7 +22,14 @@ const REASON: &str = "one bfloat16 rounding of the output; activations are exact
 
 pub(crate) static MATVEC_AVX512_VNNI: Kernel = kernel! {
     operator: "linear", name: "matvec", isa: "avx512-vnni", features: FEATURES, supports: few_rows, scratch: scratch,
+    ahead: fetch_ahead,
     nmse: 6e-6, because: REASON, run: run_matvec,
+};
+
+pub(crate) static GATED_AVX512_VNNI: Kernel = kernel! {
+    operator: "gated_linear", name: "matvec", isa: "avx512-vnni", features: FEATURES, supports: few_rows, scratch: scratch,
+    ahead: |i, piece| ahead(i, gated_pairs(i.input(0).rows), piece),
+    nmse: GATED, because: GATED_REASON, run: run_gated,
 };
 
 pub(crate) static MATMUL_AVX512_VNNI: Kernel = kernel! {
@@ -33,6 +43,19 @@ const AHEAD: usize = 512;
 const CHUNK: usize = 256;
 /// Most rows of a tile: two integer sums and one f32 sum each fill 24 of the 32 registers.
 const TILE: usize = MATVEC_MAX_ROWS;
+
+/// Pieces that are asked for before x becomes planes: about as much as memory gives meanwhile.
+const FIRST_PIECES: usize = 8;
+
+/// As `matvec` walks.
+fn fetch_ahead(i: &Invocation<'_>, piece: usize) -> bool {
+    let streams = match i.input(0).rows {
+        1 | 2 => 4,
+        3 | 4 => 2,
+        _ => 1,
+    };
+    ahead(i, streams, piece)
+}
 
 fn scratch(shape: &CallShape) -> usize {
     let w = shape.weights[0];
@@ -53,6 +76,12 @@ fn run_matvec(i: &Invocation<'_>) {
     let operands = Operands::of(i);
     // SAFETY: `bind` checked the processor's features, `supports` the element types and the format.
     unsafe { for_format!(operands.w.format, matvec::<_>(i, &operands)) }
+}
+
+fn run_gated(i: &Invocation<'_>) {
+    let both = Operands::gated(i);
+    // SAFETY: as above.
+    unsafe { for_format!(both[0].w.format, gated::<_>(i, &both)) }
 }
 
 fn run_matmul(i: &Invocation<'_>) {
@@ -76,30 +105,133 @@ fn run_matmul(i: &Invocation<'_>) {
 unsafe fn matvec<const FORMAT: u8>(i: &Invocation<'_>, operands: &Operands<'_>) {
     let rows = operands.x.rows;
     let sweep = Sweep::of(operands);
+    if i.fetches_ahead() {
+        // Memory works while the planes are made.
+        (0..FIRST_PIECES).for_each(|piece| {
+            fetch_ahead(i, piece);
+        });
+    }
     // SAFETY: the call's only slice of the scratch.
     let scratch = unsafe { i.scratch() };
     // SAFETY: the caller's contract.
     let x = unsafe { planes_of::<FORMAT>(operands, 0, rows, scratch) };
-    let blocks = i.share(operands.w.rows.div_ceil(LANES));
-    macro_rules! rows_in_streams {
-        ($($rows:literal in $streams:literal),+) => {
-            match rows {
-                $($rows => {
-                    let (length, rest) = lockstep(&blocks, $streams);
-                    for block in blocks.start..blocks.start + length {
-                        // SAFETY: the worker's blocks; the planes are of all rows.
-                        unsafe { sweep.blocks::<FORMAT, $rows, $streams>(block, length, x, 0) };
-                    }
-                    for block in rest {
-                        // SAFETY: as above.
-                        unsafe { sweep.blocks::<FORMAT, $rows, 1>(block, 0, x, 0) };
-                    }
-                })+
-                more => unreachable!("`supports` admits {MATVEC_MAX_ROWS} rows, not {more}"),
-            }
-        };
+    for blocks in i.portions(operands.w.rows.div_ceil(LANES), 4) {
+        macro_rules! rows_in_streams {
+            ($($rows:literal in $streams:literal then $fewer:literal),+) => {
+                match rows {
+                    $($rows => {
+                        let (length, rest) = lockstep(&blocks, $streams);
+                        for block in blocks.start..blocks.start + length {
+                            // SAFETY: the worker's blocks; the planes are of all rows.
+                            unsafe { sweep.blocks::<FORMAT, $rows, $streams>(block, length, x, 0) };
+                        }
+                        let (length, last) = lockstep(&rest, $fewer);
+                        for block in rest.start..rest.start + length {
+                            // SAFETY: as above.
+                            unsafe { sweep.blocks::<FORMAT, $rows, $fewer>(block, length, x, 0) };
+                        }
+                        for block in last {
+                            // SAFETY: as above.
+                            unsafe { sweep.blocks::<FORMAT, $rows, 1>(block, 0, x, 0) };
+                        }
+                    })+
+                    more => unreachable!("`supports` admits {MATVEC_MAX_ROWS} rows, not {more}"),
+                }
+            };
+        }
+        rows_in_streams!(
+            1 in 4 then 2, 2 in 4 then 2, 3 in 2 then 1, 4 in 2 then 1, 5 in 1 then 1, 6 in 1 then 1, 7 in 1 then 1,
+            8 in 1 then 1
+        );
     }
-    rows_in_streams!(1 in 4, 2 in 4, 3 in 2, 4 in 2, 5 in 1, 6 in 1, 7 in 1, 8 in 1);
+}
+
+/// Streams of each of the two matrices that [`gated`] walks in lockstep for so many rows.
+const fn gated_pairs(rows: usize) -> usize {
+    if rows <= 2 { 2 } else { 1 }
+}
+
+/// Two matrices of one shape in lockstep, as [`matvec`]: a block of each, then `silu(gate) * up`, so that neither is written or
+/// read again, x becomes planes once, and no barrier stands between. Moves both matrices once.
+///
+/// # Safety
+/// - As for [`matvec`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn gated<const FORMAT: u8>(i: &Invocation<'_>, [gate, up]: &[Operands<'_>; 2]) {
+    let rows = gate.x.rows;
+    let (gates, ups) = (Sweep::of(gate), Sweep::of(up));
+    if i.fetches_ahead() {
+        (0..FIRST_PIECES).for_each(|piece| {
+            ahead(i, gated_pairs(rows), piece);
+        });
+    }
+    // SAFETY: the call's only slice of the scratch.
+    let scratch = unsafe { i.scratch() };
+    // SAFETY: the caller's contract.
+    let x = unsafe { planes_of::<FORMAT>(gate, 0, rows, scratch) };
+    for blocks in i.portions(gate.w.rows.div_ceil(LANES), 2) {
+        macro_rules! rows_in_pairs {
+            ($($rows:literal in $pairs:literal),+) => {
+                match rows {
+                    $($rows => {
+                        let (length, rest) = lockstep(&blocks, $pairs);
+                        for block in blocks.start..blocks.start + length {
+                            // SAFETY: the worker's blocks of both; the planes are of all rows.
+                            unsafe { gated_blocks::<FORMAT, $rows, $pairs, { 2 * $pairs }>(&gates, &ups, block, length, x) };
+                        }
+                        for block in rest {
+                            // SAFETY: as above.
+                            unsafe { gated_blocks::<FORMAT, $rows, 1, 2>(&gates, &ups, block, 0, x) };
+                        }
+                    })+
+                    more => unreachable!("`supports` admits {MATVEC_MAX_ROWS} rows, not {more}"),
+                }
+            };
+        }
+        rows_in_pairs!(1 in 2, 2 in 2, 3 in 1, 4 in 1, 5 in 1, 6 in 1, 7 in 1, 8 in 1);
+    }
+}
+
+/// Row blocks `first + n * step` for n below `PAIRS` of both matrices. `STREAMS` is twice `PAIRS`.
+///
+/// # Safety
+/// - As for [`Sweep::blocks`], for both.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn gated_blocks<const FORMAT: u8, const ROWS: usize, const PAIRS: usize, const STREAMS: usize>(
+    gates: &Sweep,
+    ups: &Sweep,
+    first: usize,
+    step: usize,
+    x: Planes,
+) {
+    let starts = std::array::from_fn(|stream| {
+        let (matrix, n) = if stream < PAIRS { (gates, stream) } else { (ups, stream - PAIRS) };
+        matrix.w.wrapping_add((first + n * step) * matrix.row_block_bytes)
+    });
+    // SAFETY: the caller's contract.
+    let sums: [[__m512; ROWS]; STREAMS] = unsafe { gates.sums::<FORMAT, ROWS, STREAMS>(starts, x) };
+    for n in 0..PAIRS {
+        for row in 0..ROWS {
+            let gated = silu_times(sums[n][row], sums[PAIRS + n][row]);
+            // SAFETY: a row of the output and a block of this worker's.
+            unsafe { gates.outputs.store(row, first + n * step, gated) };
+        }
+    }
+}
+
+/// `silu(gate) * up` of 16 sums.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn silu_times(gate: __m512, up: __m512) -> __m512 {
+    // SAFETY: 64 bytes of numbers either way.
+    let (mut gates, ups) = unsafe {
+        (std::mem::transmute::<__m512, [f32; LANES]>(gate), std::mem::transmute::<__m512, [f32; LANES]>(up))
+    };
+    for lane in 0..LANES {
+        gates[lane] = silu::<true>(gates[lane]) * ups[lane];
+    }
+    // SAFETY: as above.
+    unsafe { std::mem::transmute::<[f32; LANES], __m512>(gates) }
 }
 
 /// Row block by row block: its codes stay in the nearest cache while tiles of up to eight rows of x pass over it. Nothing is
@@ -202,10 +334,30 @@ impl Sweep {
         x: Planes,
         row: usize,
     ) {
+        let start = |stream: usize| self.w.wrapping_add((first + stream * step) * self.row_block_bytes);
+        // SAFETY: the caller's contract.
+        let sums = unsafe { self.sums::<FORMAT, ROWS, STREAMS>(std::array::from_fn(start), x) };
+        for stream in 0..STREAMS {
+            for n in 0..ROWS {
+                // SAFETY: a row of the output and a block of this worker's.
+                unsafe { self.outputs.store(row + n, first + stream * step, sums[stream][n]) };
+            }
+        }
+    }
+
+    /// The 16 sums of the row blocks that begin at `starts`, for `ROWS` rows of x.
+    ///
+    /// # Safety
+    /// - Whole row blocks of W's columns and format begin there; the planes are of `ROWS` rows.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+    unsafe fn sums<const FORMAT: u8, const ROWS: usize, const STREAMS: usize>(
+        &self,
+        starts: [*const u8; STREAMS],
+        x: Planes,
+    ) -> [[__m512; ROWS]; STREAMS] {
         let nibbles = _mm512_set1_epi8(15);
         let flip = _mm512_set1_epi8(-128);
-        let start = self.w.wrapping_add(first * self.row_block_bytes);
-        let stride = step * self.row_block_bytes;
         let words_per_row = if is_affine4(FORMAT) { 4 } else { 2 };
         let mut sums = [[_mm512_setzero_ps(); ROWS]; STREAMS];
         let Planes { words: mut x, mut factors } = x;
@@ -224,11 +376,11 @@ impl Sweep {
             }
             let mut line = offset + header_bytes(FORMAT);
             for stream in 0..STREAMS {
-                prefetch(start.wrapping_add(stream * stride + offset));
+                prefetch(starts[stream].wrapping_add(offset));
             }
             for _ in 0..self.lines {
                 for stream in 0..STREAMS {
-                    let at = start.wrapping_add(stream * stride + line);
+                    let at = starts[stream].wrapping_add(line);
                     prefetch(at);
                     // SAFETY: a line of the stream's row block.
                     let codes = unsafe { _mm512_loadu_si512(at.cast()) };
@@ -259,7 +411,7 @@ impl Sweep {
             }
             for stream in 0..STREAMS {
                 // SAFETY: the group's block of the stream's row block.
-                let (scales, biases) = unsafe { header::<FORMAT>(start.wrapping_add(stream * stride + offset)) };
+                let (scales, biases) = unsafe { header::<FORMAT>(starts[stream].wrapping_add(offset)) };
                 for row in 0..ROWS {
                     // SAFETY: as above.
                     let factors = unsafe { *factors.add(row) };
@@ -275,12 +427,7 @@ impl Sweep {
             factors = factors.wrapping_add(ROWS);
             offset += self.block_bytes;
         }
-        for stream in 0..STREAMS {
-            for n in 0..ROWS {
-                // SAFETY: a row of the output and a block of this worker's.
-                unsafe { self.outputs.store(row + n, first + stream * step, sums[stream][n]) };
-            }
-        }
+        sums
     }
 }
 

@@ -5,7 +5,10 @@
 #![allow(unsafe_code, reason = "AVX-512 loads and stores through pointers into checked operands and private scratch")]
 
 use super::vector::{Outputs, code_lines, for_format, header, header_bytes, is_affine4, lockstep};
+use super::ahead::ahead;
 use super::{Operands, packed};
+use crate::Portions;
+use crate::ladder::MATVEC_MAX_ROWS;
 use crate::operator::CallShape;
 use crate::weight::{LANES, LINE, WeightFormat};
 use crate::{Feature, Invocation, Kernel, kernel};
@@ -16,7 +19,7 @@ const FEATURES: &[Feature] =
 
 pub(crate) static DENSE_AVX512_BF16: Kernel = kernel! {
     operator: "linear", name: "dense", isa: "avx512-bf16", features: FEATURES, supports: super::dense,
-    scratch: dense_scratch,
+    scratch: dense_scratch, ahead: |i, piece| ahead(i, streams(i.input(0).rows), piece),
     nmse: 6e-6, because: "one bfloat16 rounding of the output; exact products summed in f32", run: run_dense,
 };
 
@@ -55,11 +58,16 @@ fn run_dense(i: &Invocation<'_>) {
     let operands = Operands::of(i);
     // SAFETY: `bind` checked the processor's features, `supports` the element types and the format.
     unsafe {
-        match operands.x.rows {
-            1 => sweep::<4>(i, &operands),
+        match streams(operands.x.rows) {
+            4 => sweep::<4>(i, &operands),
             _ => sweep::<PANEL>(i, &operands),
         }
     }
+}
+
+/// Row blocks of dense weights that are read in lockstep.
+const fn streams(rows: usize) -> usize {
+    if rows == 1 { 4 } else { PANEL }
 }
 
 fn run_matmul(i: &Invocation<'_>) {
@@ -125,22 +133,27 @@ unsafe fn sweep<const STREAMS: usize>(i: &Invocation<'_>, operands: &Operands<'_
     let outputs = Outputs::of(operands);
     let block_bytes = operands.w.format.row_block_bytes(operands.w.cols);
     let w = operands.w.bytes.as_ptr();
-    let blocks = i.share(operands.w.rows.div_ceil(LANES));
+    let blocks = operands.w.rows.div_ceil(LANES);
+    // Many rows are limited by arithmetic, and pass over W more than once.
+    let few = operands.x.rows <= MATVEC_MAX_ROWS;
     // SAFETY: the call's only slice of the scratch.
     let scratch = unsafe { i.scratch() };
     for first in (0..operands.x.rows).step_by(CHUNK) {
         let count = CHUNK.min(operands.x.rows - first);
         assert!(scratch.len() >= count * pairs(operands.x.width) * 4, "scratch as asked for");
+        let parts = if few { i.portions(blocks, STREAMS) } else { Portions::fixed(i.share(blocks)) };
         // SAFETY: the rows exist and the scratch is large enough (asserted); blocks are this worker's.
         unsafe {
             let x = PackedRows::pack(operands, first, count, scratch.as_mut_ptr().cast());
-            let (length, rest) = lockstep(&blocks, STREAMS);
-            for block in blocks.start..blocks.start + length {
-                let w = w.wrapping_add(block * block_bytes);
-                all_tiles::<STREAMS>(w, length * block_bytes, &x, &outputs, block, length);
-            }
-            for block in rest {
-                all_tiles::<1>(w.wrapping_add(block * block_bytes), 0, &x, &outputs, block, 0);
+            for blocks in parts {
+                let (length, rest) = lockstep(&blocks, STREAMS);
+                for block in blocks.start..blocks.start + length {
+                    let w = w.wrapping_add(block * block_bytes);
+                    all_tiles::<STREAMS>(w, length * block_bytes, &x, &outputs, block, length);
+                }
+                for block in rest {
+                    all_tiles::<1>(w.wrapping_add(block * block_bytes), 0, &x, &outputs, block, 0);
+                }
             }
         }
     }

@@ -43,6 +43,39 @@ pub struct HotLoop {
     pub kernel_samples: u64,
     /// Most instructions first.
     pub classes: Vec<ClassRow>,
+    /// The instruction with the most samples.
+    #[serde(default = "not_looked_for")]
+    pub dearest: Known<DearInstruction>,
+}
+
+fn not_looked_for() -> Known<DearInstruction> {
+    Known::unavailable("the record was made without looking for it", "reduce the trace again with this build")
+}
+
+/// One instruction of the loop.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DearInstruction {
+    /// Its address in the executable file, hexadecimal.
+    pub at: String,
+    /// The assembler's name of it, e.g. `vpmovzxbd`.
+    pub mnemonic: String,
+    pub class: InstructionClass,
+    pub samples: u64,
+    /// The load that it needs the value of, if there is one: it waits while that is on its way.
+    pub load: LoadUse,
+}
+
+/// Where the value comes from that an instruction uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LoadUse {
+    /// It reads memory itself.
+    Itself,
+    /// A register that a load so many instructions before it wrote; the loop's end is followed by its beginning.
+    Before(u64),
+    /// No load is in reach.
+    None,
 }
 
 /// Instructions of one class.

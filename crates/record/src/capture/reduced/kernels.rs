@@ -86,8 +86,10 @@ pub struct Limiter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// Bytes from where they are.
+    /// Bytes from where they are, at the bandwidth that was measured there.
     Memory,
+    /// A load's value, in one place of its code: latency, or a bandwidth that other accesses reach less of.
+    Load,
     /// The instruction that multiplies.
     ComputePath,
     /// All instructions together: conversions, loads, address arithmetic beside the multiplications.
@@ -102,6 +104,7 @@ impl Bound {
     pub const fn name(self) -> &'static str {
         match self {
             Bound::Memory => "memory",
+            Bound::Load => "waiting for a load",
             Bound::ComputePath => "compute path",
             Bound::Issue => "issue",
             Bound::Barrier => "barrier",

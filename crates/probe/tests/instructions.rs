@@ -1,0 +1,101 @@
+//! The hot loops of kernels hold the instructions that their names claim, in full vectors and without calls: read from this test's
+//! own machine code, by symbol, with no tool beside it. Not here: what the instructions compute, and how fast.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![cfg(target_arch = "x86_64")]
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
+use std::collections::BTreeMap;
+
+/// What the loops of one module (as symbols spell its path) must be made of.
+struct Claim {
+    module: &'static str,
+    multiplies: Mnemonic,
+    /// Bytes of its vectors.
+    width: usize,
+    /// Fewest such instructions of the largest loop: one line of weights, or of keys, and what it is multiplied with.
+    at_least: usize,
+}
+
+const CLAIMS: [Claim; 5] = [
+    // Four streams times two planes times two nibbles.
+    Claim { module: "6linear7streams", multiplies: Mnemonic::Vpdpbusd, width: 64, at_least: 16 },
+    Claim { module: "6linear5tiles", multiplies: Mnemonic::Vdpbf16ps, width: 64, at_least: 12 },
+    Claim { module: "6linear7maddubs", multiplies: Mnemonic::Vpmaddubsw, width: 32, at_least: 8 },
+    Claim { module: "9attention11bf16_decode", multiplies: Mnemonic::Vdpbf16ps, width: 64, at_least: 16 },
+    Claim { module: "9attention10bf16_tiles", multiplies: Mnemonic::Vdpbf16ps, width: 64, at_least: 4 },
+];
+
+/// Instructions of every function of this executable whose name contains `module`.
+fn functions(module: &str) -> Vec<(String, Vec<Instruction>)> {
+    let bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let named: BTreeMap<u64, (u64, String)> = file
+        .symbols()
+        .filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0)
+        .filter_map(|symbol| Some((symbol.address(), (symbol.size(), symbol.name().ok()?.to_owned()))))
+        .filter(|(_, (_, name))| name.contains(module))
+        .collect();
+    let code = |start: u64, bytes: u64| {
+        let section = file.sections().find(|one| (one.address()..one.address() + one.size()).contains(&start))?;
+        section.data_range(start, bytes).ok()?.map(<[u8]>::to_vec)
+    };
+    named
+        .into_iter()
+        .map(|(start, (size, name))| {
+            let code = code(start, size).unwrap();
+            (name, Decoder::with_ip(64, &code, start, DecoderOptions::NONE).iter().collect())
+        })
+        .collect()
+}
+
+/// The bodies of the function's innermost loops.
+fn inner_loops(instructions: &[Instruction]) -> Vec<&[Instruction]> {
+    let ranges: Vec<(u64, u64)> = instructions
+        .iter()
+        .filter(|one| matches!(one.flow_control(), FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch))
+        .filter(|one| one.near_branch_target() <= one.ip() && one.near_branch_target() >= instructions[0].ip())
+        .map(|one| (one.near_branch_target(), one.next_ip()))
+        .collect();
+    let inside = |inner: &(u64, u64), outer: &(u64, u64)| inner != outer && inner.0 >= outer.0 && inner.1 <= outer.1;
+    let innermost = ranges.iter().filter(|outer| !ranges.iter().any(|inner| inside(inner, outer)));
+    innermost
+        .map(|(start, end)| {
+            let at = |address: u64| instructions.partition_point(|one| one.ip() < address);
+            &instructions[at(*start)..at(*end)]
+        })
+        .collect()
+}
+
+fn vector_bytes(instruction: &Instruction) -> usize {
+    instruction.op0_register().size()
+}
+
+#[test]
+fn hot_loops_hold_what_their_kernels_claim() {
+    // Every kernel is reachable from here, so none was left out of the executable.
+    let operators = std::hint::black_box(ops::Registry::standard()).operators();
+    assert!(operators.iter().map(|operator| operator.kernels().len()).sum::<usize>() > 50);
+    for Claim { module, multiplies, width, at_least } in CLAIMS {
+        let functions = functions(module);
+        assert!(!functions.is_empty(), "no function of {module} in the symbol table");
+        let mut most = 0;
+        for (name, instructions) in &functions {
+            for body in inner_loops(instructions) {
+                let products: Vec<&Instruction> = body.iter().filter(|one| one.mnemonic() == multiplies).collect();
+                if products.is_empty() {
+                    continue;
+                }
+                most = most.max(products.len());
+                let narrow = products.iter().find(|one| vector_bytes(one) != width);
+                assert!(narrow.is_none(), "{name}: {multiplies:?} of another width than {width} bytes");
+                let calls =
+                    |one: &&Instruction| matches!(one.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
+                let call = body.iter().find(calls);
+                assert!(call.is_none(), "{name}: its loop of {} {multiplies:?} calls a function", products.len());
+            }
+        }
+        assert!(most >= at_least, "{module}: its largest loop has {most} {multiplies:?}, expected at least {at_least}");
+    }
+}
