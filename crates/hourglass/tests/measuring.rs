@@ -105,10 +105,7 @@ fn find_walks_all_views_and_leaves_them_in_a_folder() {
     }
     let done: Vec<&str> =
         record.steps.iter().filter(|step| step.outcome == StepOutcome::Done).map(|step| step.name.as_str()).collect();
-    assert_eq!(
-        done,
-        ["wiring", "wiring-simd-matmul", "first-look", "clock", "replay", "timeline"]
-    );
+    assert_eq!(done, ["wiring", "wiring-simd-matmul", "first-look", "clock", "replay", "timeline"]);
     // The decode step in the middle of the request's: after 24 tokens come eight steps.
     let replay = record.steps.iter().find(|step| step.name == "replay").unwrap();
     assert!(replay.command.contains(&"quantized-matvec:decode:28".to_owned()), "{:?}", replay.command);

@@ -497,7 +497,7 @@ fn an_interrupted_replay_says_so_and_leaves_a_whole_record() {
 fn cases_take_turns_and_are_compared_turn_by_turn() {
     let directory = tempfile::tempdir().unwrap();
     let file = path(&directory, "r.json");
-    let cases = ["--case", "selected:decode:24", "--case", "swiglu:decode:24", "--decode-rounds", "3"];
+    let cases = ["--case", "swiglu:decode:24", "--case", "rope:decode:24", "--decode-rounds", "3"];
     stdout(&short(&[&cases[..], &["--json-output", &file]].concat()));
     let record: ReplayRecord = read(&file, &std::fs::read(&file).unwrap()).unwrap();
     let turns: Vec<&str> = record.turns.iter().map(|turn| turn.of.as_str()).collect();
@@ -510,7 +510,7 @@ fn cases_take_turns_and_are_compared_turn_by_turn() {
         assert_eq!(case.replay.round_order.len(), 3 * iterations);
         assert_eq!(case.replay.groups[0].timing.samples_us.len(), 3 * iterations);
     }
-    let (before, after) = (format!("{file}#swiglu"), format!("{file}#selected"));
+    let (before, after) = (format!("{file}#rope"), format!("{file}#swiglu"));
     let text = stdout(&["compare", &before, &after]);
     assert!(text.contains("in one run, in turn") && !text.contains("not alternated"), "{text}");
     let comparison = json(&["compare", &before, &after, "--json"]);

@@ -187,12 +187,25 @@ fn measured_records_are_shown() {
     let (before, after) = (format!("{}#kv-cache", bench.display()), format!("{}#selected", bench.display()));
     let comparison = measure(at, "comparison.json", &["compare", &before, &after]);
     let wiring = measure(at, "wiring.json", &["wiring", "selected", "--model", "synthetic:tiny"]);
-    let page = report(at, &[&bench, &timeline, &replay, &ceilings, &wiring, &comparison]);
+    let study =
+        ["replay", "--threads", "2", "--warmup", "1", "--iterations", "2", "--case", "selected:decode:12", "--shapes"];
+    let kernels = ["--compare", "linear:matmul/portable,linear:vanilla/portable"];
+    let shapes = measure(at, "shapes.json", &[&study[..], &[replay.to_str().unwrap()], &kernels].concat());
+    let page = report(at, &[&bench, &timeline, &replay, &ceilings, &wiring, &comparison, &shapes]);
     let found = look(&page, at, None).unwrap();
     sound(&found);
-    for shown in
-        ["clock", "phases", "operators", "roofline", "timeline", "wiring", "memory", "comparisons", "conditions"]
-    {
+    for shown in [
+        "clock",
+        "phases",
+        "operators",
+        "roofline",
+        "shapes",
+        "timeline",
+        "wiring",
+        "memory",
+        "comparisons",
+        "conditions",
+    ] {
         assert_eq!(section(&found, shown)["missing"], false, "{shown}");
     }
     for absent in ["next", "climb", "kernels", "decisions"] {
@@ -204,6 +217,16 @@ fn measured_records_are_shown() {
     assert_eq!(charts(&found, "clock"), (6, 12));
     assert_eq!(charts(&found, "phases"), (1, 6));
     assert_eq!(charts(&found, "roofline").0, 3);
+    // Both kernels at every place of the layer that has a projection, and at the head.
+    let study: Value = serde_json::from_slice(&std::fs::read(&shapes).unwrap()).unwrap();
+    assert_eq!(charts(&found, "shapes"), (1, 2 * study["rows"].as_array().unwrap().len() as u64));
+    // On paper a long table is its first rows; on a screen it is whole.
+    let cut = found["print"]["cut"].as_u64().unwrap();
+    assert!(
+        cut > 0 && found["print"]["shownOnPaper"] == 0 && found["print"]["notes"].as_u64().unwrap() > 0,
+        "{}",
+        found["print"]
+    );
     // Decode of two rungs in one chart, prefill in another: a chart has one workload.
     let record: Value = serde_json::from_slice(&std::fs::read(&replay).unwrap()).unwrap();
     let groups: usize = record["cases"]

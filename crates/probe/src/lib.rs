@@ -24,7 +24,9 @@ mod wiring_plan;
 
 pub use capture::{Capture, CaptureCase, Extent, capture, on_valgrind, simulated_pass};
 pub use clock::{Clocked, Request, clock, clock_again, margins};
-pub use conditions::{available_memory, binary, bound_kernels, conditions, conditions_of, host, now, subject, subject_of};
+pub use conditions::{
+    available_memory, binary, bound_kernels, conditions, conditions_of, host, now, subject, subject_of,
+};
 pub use error::Error;
 pub use prompt::{PROMPT_RULE, prompt};
 pub use replay::{Case, Replaying, replay};

@@ -86,9 +86,8 @@ pub fn replay(engine: &mut Engine, case: &Case<'_>, progress: &dyn Fn(usize, usi
         }
         replaying.end(engine)
     };
-    let not = |engine: &Engine, why: &str| {
-        Ok(Replay::not_measured(engine.checkpoint().name, case.workload.clone(), why))
-    };
+    let not =
+        |engine: &Engine, why: &str| Ok(Replay::not_measured(engine.checkpoint().name, case.workload.clone(), why));
     match run(engine) {
         Err(Error::Model(model::Error::Interrupted)) => not(engine, "interrupted before every round was timed"),
         Err(Error::Model(error)) => not(engine, &error.to_string()),
@@ -357,43 +356,56 @@ mod tests {
         let bytes: Vec<u64> = calls.map(|(call, of)| if of.slot == "embed" { 0 } else { cold(call) }).collect();
         let pass: u64 = bytes.iter().sum();
         for rounds in [1, 4, 24] {
-        let mut touched: Vec<Option<usize>> = vec![None; bytes.len()];
-        let (mut time, mut distances) = (0, vec![Vec::new(); slots.len() + own.len()]);
-        let counts = [slots.len(), own.len()];
-        let timed = (0..24 / rounds).flat_map(|number| turn(number * rounds, rounds, counts));
-        for (rotation, _, index) in timed {
-            let index = index + if rotation == 0 { 0 } else { slots.len() };
-            let slot = *slots.iter().chain(&own).nth(index).unwrap();
-            let (mut between, mut weight) = (0.0, 0.0);
-            for (call, bound_call) in bound.calls().iter().enumerate() {
-                let runs = match slot {
-                    Slot::Only(calls) => calls.has(bound_call),
-                    Slot::Nothing => false,
-                    Slot::Whole => true,
-                };
-                if !runs {
-                    continue;
+            let mut touched: Vec<Option<usize>> = vec![None; bytes.len()];
+            let (mut time, mut distances) = (0, vec![Vec::new(); slots.len() + own.len()]);
+            let counts = [slots.len(), own.len()];
+            let timed = (0..24 / rounds).flat_map(|number| turn(number * rounds, rounds, counts));
+            for (rotation, _, index) in timed {
+                let index = index + if rotation == 0 { 0 } else { slots.len() };
+                let slot = *slots.iter().chain(&own).nth(index).unwrap();
+                let (mut between, mut weight) = (0.0, 0.0);
+                for (call, bound_call) in bound.calls().iter().enumerate() {
+                    let runs = match slot {
+                        Slot::Only(calls) => calls.has(bound_call),
+                        Slot::Nothing => false,
+                        Slot::Whole => true,
+                    };
+                    if !runs {
+                        continue;
+                    }
+                    if let Some(last) = touched[call] {
+                        let since: u64 = (0..bytes.len())
+                            .filter(|other| touched[*other] > Some(last))
+                            .map(|other| bytes[other])
+                            .sum();
+                        between += (since + bytes[call]) as f64 * bytes[call] as f64;
+                        weight += bytes[call] as f64;
+                    }
+                    time += 1;
+                    touched[call] = Some(time);
                 }
-                if let Some(last) = touched[call] {
-                    let since: u64 =
-                        (0..bytes.len()).filter(|other| touched[*other] > Some(last)).map(|other| bytes[other]).sum();
-                    between += (since + bytes[call]) as f64 * bytes[call] as f64;
-                    weight += bytes[call] as f64;
+                // Rows of a thousandth of the pass say nothing about a cache.
+                if weight * 1000.0 > pass as f64 {
+                    distances[index].push(between / weight / pass as f64);
                 }
-                time += 1;
-                touched[call] = Some(time);
             }
-            // Rows of a thousandth of the pass say nothing about a cache.
-            if weight * 1000.0 > pass as f64 {
-                distances[index].push(between / weight / pass as f64);
+            for (index, mut seen) in distances.into_iter().enumerate().filter(|(_, seen)| !seen.is_empty()) {
+                seen.sort_by(f64::total_cmp);
+                let (median, slot) = (seen[seen.len() / 2], slots.iter().chain(&own).nth(index).unwrap());
+                println!(
+                    "{rounds} {}: {:.0} {:.0} {:.0} % of a pass in the middle round",
+                    slot.name(),
+                    100. * seen[seen.len() / 4],
+                    100.0 * median,
+                    100. * seen[0]
+                );
+                assert!(
+                    median > 0.3,
+                    "{rounds}: {}: {:.0} % of a pass in the middle round",
+                    slot.name(),
+                    100.0 * median
+                );
             }
-        }
-        for (index, mut seen) in distances.into_iter().enumerate().filter(|(_, seen)| !seen.is_empty()) {
-            seen.sort_by(f64::total_cmp);
-            let (median, slot) = (seen[seen.len() / 2], slots.iter().chain(&own).nth(index).unwrap());
-            println!("{rounds} {}: {:.0} {:.0} {:.0} % of a pass in the middle round", slot.name(), 100.*seen[seen.len()/4], 100.0 * median, 100.*seen[0]);
-            assert!(median > 0.3, "{rounds}: {}: {:.0} % of a pass in the middle round", slot.name(), 100.0 * median);
-        }
         }
     }
 }

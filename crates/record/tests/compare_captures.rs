@@ -74,7 +74,10 @@ fn a_fallen_target_is_said_and_no_request_is_concluded_from_it() {
     let record = compared(&capture("before", "q4/avx512", 1.0), &capture("after", "q8/avx512", 0.5), None);
     let [view] = record.captures.known().unwrap().as_slice() else { panic!("one workload") };
     let row = view.operator("linear").unwrap();
-    assert_eq!((row.kernels_before.as_slice(), row.kernels_after.as_slice()), (&["q4/avx512".into()][..], &["q8/avx512".into()][..]));
+    assert_eq!(
+        (row.kernels_before.as_slice(), row.kernels_after.as_slice()),
+        (&["q4/avx512".into()][..], &["q8/avx512".into()][..])
+    );
     assert!((row.per_pass.ratio.value().unwrap() - 0.5).abs() < 1e-9 && row.per_pass.is_better());
     let calls = row.call_before.value().unwrap() / row.call_after.value().unwrap();
     assert!((calls - 2.0).abs() < 1e-9, "{row:?}");

@@ -7,7 +7,7 @@ mod find_fixture;
 
 use find_fixture::*;
 use proptest::prelude::*;
-use record::find::{CandidateKind, Ranking, RungText};
+use record::find::{CandidateKind, Ranking, RequestSummary, RungText};
 use record::*;
 use serde_json::{Value, json};
 
@@ -51,7 +51,8 @@ fn every_row_is_passes_times_measured_less_floor() {
 #[test]
 fn rows_are_parts_of_the_requests_that_met_the_same_minutes() {
     const SLOW: f64 = 4.0 / 3.0;
-    let slow = |operators: [Operator; 3]| operators.map(|(slot, operator, us, floor)| (slot, operator, us * SLOW, floor));
+    let slow =
+        |operators: [Operator; 3]| operators.map(|(slot, operator, us, floor)| (slot, operator, us * SLOW, floor));
     let calm = views();
     let request = RequestSummary::of(&calm.clock.as_ref().unwrap().record).unwrap();
     let mut drifted = views_of(&slow(PREFILL), &slow(DECODE), 0.001);
@@ -61,9 +62,8 @@ fn rows_are_parts_of_the_requests_that_met_the_same_minutes() {
         let record = &mut view.as_mut().unwrap().record;
         record.requests = vec![RequestsBetween::new(CHECKPOINT, workload.clone(), &[parts; 12]).unwrap()];
         let (case, between) = (record.cases[0].case.clone(), record.requests[0].name());
-        record.turns = (0..24)
-            .map(|turn| Turn { of: if turn % 2 == 0 { &case } else { &between }.clone(), rounds: 1 })
-            .collect();
+        record.turns =
+            (0..24).map(|turn| Turn { of: if turn % 2 == 0 { &case } else { &between }.clone(), rounds: 1 }).collect();
         record.close();
         assert!(!record.void, "{:?}", record.checks);
     }

@@ -202,7 +202,8 @@ impl Plan<'_> {
     /// Both phases and whole requests in turn: so many turns as fit into the seconds wanted, at most so many.
     fn replay(&self, pace: Pace, (wanted, most): (f64, f64), logits: &str, seed: &str) -> Planned {
         let checkpoint = &self.protocol.checkpoint;
-        let cases = [format!("{checkpoint}:prefill:{}", self.parts.0), format!("{checkpoint}:decode:{}", self.middle())];
+        let cases =
+            [format!("{checkpoint}:prefill:{}", self.parts.0), format!("{checkpoint}:decode:{}", self.middle())];
         // A round runs every group once, the whole pass, and every operator once: three passes. A turn of decode steps may take
         // half as long as one of the prefill.
         let rounds = (0.5 * pace.prefill / pace.step).clamp(1.0, MOST_DECODE_ROUNDS).floor();
@@ -283,7 +284,8 @@ mod tests {
         assert!(total(&of(true, pace, 45.0)) <= 45.0, "{:?}", of(true, pace, 45.0));
         assert!(total(&of(false, pace, 280.0)) <= 280.0);
         let steps = of(true, pace, 45.0);
-        let replay = steps.iter().find(|step| step.name == "replay").map(|step| step.words.join(" ")).unwrap_or_default();
+        let replay =
+            steps.iter().find(|step| step.name == "replay").map(|step| step.words.join(" ")).unwrap_or_default();
         assert!(replay.contains("--decode-rounds 8 --request-output-len 129"), "{replay}");
     }
 

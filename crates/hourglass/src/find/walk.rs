@@ -152,7 +152,11 @@ pub(super) fn report(directory: &Path, records: &[PathBuf]) {
     };
     let mut made = make(ledger.as_ref());
     if let (Err(why), Some(ledger)) = (&made, &ledger) {
-        output::note(format_args!("hourglass: {} is without the decisions in {}: {why}", out.display(), ledger.display()));
+        output::note(format_args!(
+            "hourglass: {} is without the decisions in {}: {why}",
+            out.display(),
+            ledger.display()
+        ));
         made = make(None);
     }
     if let Err(why) = made {

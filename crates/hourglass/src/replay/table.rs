@@ -126,7 +126,8 @@ pub(crate) fn foot(record: &ReplayRecord) -> String {
             text += &paragraph("", rule, "  ");
         }
         for request in &record.requests {
-            let parts = [("whole request", &request.whole_request), ("prefill", &request.prefill), ("decode", &request.decode)];
+            let parts =
+                [("whole request", &request.whole_request), ("prefill", &request.prefill), ("decode", &request.decode)];
             let parts = parts.map(|(name, timing)| format!("{name} {}", show(&timing.median, thousands)));
             let count = request.whole_request.samples_us.len();
             text += &paragraph(

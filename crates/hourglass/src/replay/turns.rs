@@ -103,11 +103,7 @@ pub(crate) fn replay_all(
 ///
 /// # Errors
 /// Flags that do not fit a checkpoint.
-fn load(
-    args: &Args,
-    files: &ModelFiles,
-    cases: &[Planned<'_>],
-) -> Result<(Vec<Engine>, Vec<Outcome<usize>>)> {
+fn load(args: &Args, files: &ModelFiles, cases: &[Planned<'_>]) -> Result<(Vec<Engine>, Vec<Outcome<usize>>)> {
     let mut engines: Vec<Engine> = Vec::new();
     let mut of = Vec::with_capacity(cases.len());
     for planned in cases {

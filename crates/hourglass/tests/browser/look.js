@@ -53,6 +53,9 @@ async function main() {
         navigation: getComputedStyle(document.querySelector("nav")).display,
         hiddenPanels: [...document.querySelectorAll('[role="tabpanel"]')].filter((panel) => getComputedStyle(panel).display === "none").length,
         background: getComputedStyle(document.body).backgroundColor,
+        cut: document.querySelectorAll(".screen-only").length,
+        shownOnPaper: [...document.querySelectorAll(".screen-only")].filter((one) => getComputedStyle(one).display !== "none").length,
+        notes: [...document.querySelectorAll(".paper-only")].filter((one) => getComputedStyle(one).display === "block").length,
     }));
     found.pages = (await page.pdf({ format: "A4" })).toString("latin1").match(/\/Type\s*\/Page\b/g)?.length ?? 0;
     await page.emulateMedia({ media: "screen" });

@@ -185,9 +185,8 @@ fn load_use(inside: &[&Decoded], index: usize) -> LoadUse {
         let used = factory.info(&one.instruction).used_registers();
         used.iter().filter(|used| wanted(used.access())).map(|used| used.register().full_register()).collect()
     };
-    let reads = |access| {
-        matches!(access, OpAccess::Read | OpAccess::CondRead | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
-    };
+    let reads =
+        |access| matches!(access, OpAccess::Read | OpAccess::CondRead | OpAccess::ReadWrite | OpAccess::ReadCondWrite);
     let writes = |access| {
         matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
     };
@@ -224,12 +223,12 @@ mod tests {
     #[test]
     fn an_instruction_waits_for_the_load_whose_value_it_uses() {
         let code = [
-            &[0xc5, 0xfc, 0x10, 0x00][..],                         // vmovups ymm0, [rax]
-            &[0x48, 0x83, 0xc0, 0x20],                             // add rax, 32
-            &[0xc4, 0xe2, 0x75, 0xb8, 0xd0],                       // vfmadd231ps ymm2, ymm1, ymm0
-            &[0xc5, 0xec, 0x58, 0xdb],                             // vaddps ymm3, ymm2, ymm3
-            &[0xc4, 0xe2, 0x75, 0xb8, 0x10],                       // vfmadd231ps ymm2, ymm1, [rax]
-            &[0xc5, 0xfc, 0x28, 0x24, 0x24],                       // vmovaps ymm4, [rsp]
+            &[0xc5, 0xfc, 0x10, 0x00][..],   // vmovups ymm0, [rax]
+            &[0x48, 0x83, 0xc0, 0x20],       // add rax, 32
+            &[0xc4, 0xe2, 0x75, 0xb8, 0xd0], // vfmadd231ps ymm2, ymm1, ymm0
+            &[0xc5, 0xec, 0x58, 0xdb],       // vaddps ymm3, ymm2, ymm3
+            &[0xc4, 0xe2, 0x75, 0xb8, 0x10], // vfmadd231ps ymm2, ymm1, [rax]
+            &[0xc5, 0xfc, 0x28, 0x24, 0x24], // vmovaps ymm4, [rsp]
         ]
         .concat();
         let all = decoded(&code);

@@ -78,8 +78,7 @@ pub fn compare(before: &Side<'_>, after: &Side<'_>, asked: &Asked<'_>) -> Result
     let band = requests.as_ref().map_or(DEFAULT_BAND, |(a, _)| a.band());
     let pair = request.as_ref().zip(requests.as_ref().map(|(a, _)| a.workload));
     let replays: Vec<ReplayView> = replays.iter().map(|(a, b)| ReplayView::of(a, b, pair, band, names)).collect();
-    let captured: Vec<CaptureView> =
-        captures.iter().filter_map(|(a, b)| CaptureView::of(a, b, band, names)).collect();
+    let captured: Vec<CaptureView> = captures.iter().filter_map(|(a, b)| CaptureView::of(a, b, band, names)).collect();
     let machine = ceilings.map(|((_, a), (_, b))| machine(a, b, names));
     let mut faults = asked.void.clone();
     if let Some((a, b)) = &requests {

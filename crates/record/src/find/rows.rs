@@ -130,7 +130,14 @@ pub(super) fn rows(views: &Views, checkpoint: &str, request: &RequestSummary) ->
     for (phase, seen, clocked) in
         [(Phase::Prefill, &views.prefill, &request.prefill), (Phase::Decode, &views.decode, &request.decode)]
     {
-        let mut parts = PhaseParts { phase, clocked: clocked.value(), operators: None, dispatch: None, sampling: None, drift: None };
+        let mut parts = PhaseParts {
+            phase,
+            clocked: clocked.value(),
+            operators: None,
+            dispatch: None,
+            sampling: None,
+            drift: None,
+        };
         if let (Some(case), Some(seen)) = (case(seen, checkpoint, phase), seen) {
             parts.drift = drift(&seen.record, checkpoint, views, request, phase);
             let drift = parts.drift.unwrap_or(1.0);
@@ -175,7 +182,13 @@ fn scale(timeline: &Seen<TimelineRecord>, request: &RequestSummary) -> f64 {
 /// How much longer the clocked request took over a phase than the requests that had turns between the replay's rounds. The
 /// replayed rows are parts of these, which met the same minutes; the clock's were others, and a shared machine is not as fast in
 /// all of them. None without such requests: then the times are taken as they are.
-fn drift(replays: &ReplayRecord, checkpoint: &str, views: &Views, request: &RequestSummary, phase: Phase) -> Option<f64> {
+fn drift(
+    replays: &ReplayRecord,
+    checkpoint: &str,
+    views: &Views,
+    request: &RequestSummary,
+    phase: Phase,
+) -> Option<f64> {
     let workload = &views.clock.as_ref()?.record.workload;
     let own = replays.requests.iter().find(|own| own.checkpoint == checkpoint && own.workload == *workload)?;
     let (clocked, between) = match phase {
@@ -196,13 +209,7 @@ fn passes(views: &Views, phase: Phase) -> u64 {
     }
 }
 
-fn phase_rows(
-    case: &ReplayCase,
-    replays: &ReplayRecord,
-    passes: u64,
-    drift: f64,
-    evidence: &EvidenceRef,
-) -> Vec<Row> {
+fn phase_rows(case: &ReplayCase, replays: &ReplayRecord, passes: u64, drift: f64, evidence: &EvidenceRef) -> Vec<Row> {
     let replay = &case.replay;
     let turns = replays.turns_of(&case.case);
     let phase = replay.workload.phase;

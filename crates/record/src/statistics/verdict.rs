@@ -95,11 +95,7 @@ pub fn judge_what(
         Known::Unavailable(missing) => {
             let sentence = format!(
                 "{}: inconclusive, {}: {} against {}: no interval, for {}",
-                what.name,
-                missing.how_to_get,
-                names.arm,
-                names.control,
-                missing.unavailable
+                what.name, missing.how_to_get, names.arm, names.control, missing.unavailable
             );
             return Ok(Judgement { verdict: Known::Unavailable(missing.clone()), sentence });
         }
