@@ -171,6 +171,12 @@ pub fn bind(
             taken: checkpoint.pace.guided.then(AtomicUsize::default),
         });
     }
+    // Where no barrier follows, who is done goes on to the next call: only before one is it of use to take from another.
+    for index in 0..calls.len() {
+        if calls.get(index + 1).is_some_and(|next| !next.barrier_before) {
+            calls[index].taken = None;
+        }
+    }
     if checkpoint.pace.fetch_ahead {
         let mut next = None;
         for (index, call) in calls.iter_mut().enumerate().rev() {

@@ -7,8 +7,8 @@ pub struct Pace {
     /// A worker that waits at a barrier asks for the first weights of its share of the next call that names some
     /// ([`crate::Kernel::ahead`]).
     pub fetch_ahead: bool,
-    /// A quarter of a call's items belongs to no worker beforehand: whoever is done with its share takes from them
-    /// ([`crate::Invocation::portions`]).
+    /// Where a barrier follows a call, a quarter of its items belongs to no worker beforehand: whoever is done with its share
+    /// takes from them ([`crate::Invocation::portions`]).
     pub guided: bool,
 }
 

@@ -7,6 +7,7 @@
 //!   be the same when the workers go in the opposite order.
 //! - No share depends on another: any order, and all at once, gives the same bytes.
 //! - The same call gives the same bytes again.
+//! - What it asks memory for in advance (`ahead`) comes to an end, and touches nothing.
 //! - Where the operator works in place, a kernel does; where it need not, a kernel needs not.
 
 use super::caches::{Storage, fetch, store};
@@ -25,6 +26,9 @@ const CALL: usize = 1;
 
 /// Worker counts that every kernel is tried with.
 const MOST_WORKERS: usize = 8;
+
+/// More pieces than any worker's share is worth asking for in advance.
+const MOST_PIECES: usize = 1 << 16;
 
 /// Shapes that [`hold_on_random_shapes`] tests, and draws that it takes at most to find so many that the kernel supports.
 const SHAPES: usize = 8;
@@ -289,14 +293,12 @@ impl<'a> Arrangement<'a> {
     fn share(&self, step: &Step<'_>, worker: usize) {
         let call = &self.bound.calls()[CALL];
         let scratch = self.scratch[worker].start();
-        (self.kernel.run)(&Invocation {
-            worker,
-            workers: self.workers,
-            step,
-            call,
-            scratch,
-            scratch_bytes: call.scratch,
-        });
+        let invocation = Invocation { worker, workers: self.workers, step, call, scratch, scratch_bytes: call.scratch };
+        if let Some(ahead) = self.kernel.ahead {
+            let pieces = (0..MOST_PIECES).take_while(|piece| ahead(&invocation, *piece)).count();
+            assert!(pieces < MOST_PIECES, "`ahead` names piece after piece without an end");
+        }
+        (self.kernel.run)(&invocation);
     }
 
     /// Everything as before the call.

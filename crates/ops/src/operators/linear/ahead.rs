@@ -2,7 +2,6 @@
 //! in which the kernel will read them. Not here: when it asks (`walk.rs`), and the kernels.
 
 use super::super::prefetch::second_level;
-use super::Operands;
 use crate::Invocation;
 use crate::weight::{LANES, LINE};
 
@@ -11,12 +10,12 @@ const MOST: usize = 256 << 10;
 /// Lines of each stream that are asked for at a time: a worker sees that the barrier has opened between two pieces.
 const LINES: usize = 2;
 
-/// The worker's first row blocks, walked in `streams` streams of equal length: asks for piece `piece` of each; false beyond
+/// The worker's first row blocks of weight 0, walked in `streams` streams of equal length: asks for piece `piece` of each; false beyond
 /// what the streams hold, or what is worth asking for.
 pub(super) fn ahead(i: &Invocation<'_>, streams: usize, piece: usize) -> bool {
-    let operands = Operands::of(i);
-    let row_block = operands.w.format.row_block_bytes(operands.w.cols);
-    let blocks = i.portions(operands.w.rows.div_ceil(LANES), 1).own();
+    let w = i.weight(0);
+    let row_block = w.format.row_block_bytes(w.cols);
+    let blocks = i.portions(w.rows.div_ceil(LANES), 1).own();
     let (length, streams) = match blocks.len() / streams {
         0 => (blocks.len(), 1),
         length => (length, streams),
@@ -26,7 +25,7 @@ pub(super) fn ahead(i: &Invocation<'_>, streams: usize, piece: usize) -> bool {
         return false;
     }
     for stream in 0..streams {
-        let start = operands.w.bytes.as_ptr().wrapping_add((blocks.start + stream * length) * row_block + offset);
+        let start = w.bytes.as_ptr().wrapping_add((blocks.start + stream * length) * row_block + offset);
         second_level(start, LINES * LINE);
     }
     true
