@@ -294,7 +294,15 @@ fn walk<O: Observer>(bound: &Bound, workers: &Workers, step: &Step<'_>, observer
         if !observer.goes_on() {
             continue;
         }
-        (call.kernel.run)(&Invocation { worker, workers: workers.count(), step, call, scratch, scratch_bytes });
+        (call.kernel.run)(&Invocation {
+            worker,
+            workers: workers.count(),
+            step,
+            call,
+            scratch,
+            scratch_bytes,
+            queue: None,
+        });
         observer.ends(worker, index, call);
         if worker == 0 {
             call.dispatches.store(call.dispatches.load(Relaxed) + 1, Relaxed);

@@ -8,6 +8,8 @@ mod maths;
 mod sequences;
 mod shapes;
 
+pub use norm_linear::MOST_PROJECTIONS;
+
 /// What the references are written with, for kernels that start from one.
 pub mod parts {
     pub use super::rope_table::position;
@@ -44,6 +46,10 @@ ops! {
     add::ADD,
     add_rms_norm::ADD_RMS_NORM,
     linear::LINEAR,
+    linear_add::LINEAR_ADD,
+    norm_linear::NORM_LINEAR,
+    norm_swiglu::NORM_SWIGLU,
+    placed_attention::PLACED_ATTENTION,
     mul::MUL,
     silu::SILU,
     swiglu::SWIGLU,

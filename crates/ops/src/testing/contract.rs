@@ -290,6 +290,7 @@ impl<'a> Arrangement<'a> {
         let call = &self.bound.calls()[CALL];
         let scratch = self.scratch[worker].start();
         (self.kernel.run)(&Invocation {
+            queue: None,
             worker,
             workers: self.workers,
             step,
