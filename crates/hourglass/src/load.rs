@@ -190,16 +190,24 @@ impl EngineArgs {
 }
 
 impl MachineArgs {
+    /// The kernels and checkpoints that there are for the device.
+    ///
+    /// # Errors
+    /// A GPU that was named and cannot be used.
+    pub(crate) fn registry(&self) -> Result<ops::Registry> {
+        let registry = self.solution.registry();
+        Ok(match self.device.open()? {
+            Some(device) => registry.on_device(device.kernels()),
+            None => registry,
+        })
+    }
+
     /// The same for a checkpoint that `flag` named, without switches.
     ///
     /// # Errors
     /// An unknown or retired checkpoint, an unknown feature, a number out of range.
     pub(crate) fn options(&self, flag: &str, checkpoint: &str) -> Result<LoadOptions> {
-        let device = self.device.open()?;
-        let mut registry = self.solution.registry();
-        if let Some(device) = &device {
-            registry = registry.on_device(device.kernels());
-        }
+        let (device, registry) = (self.device.open()?, self.registry()?);
         let checkpoint = registry.checkpoint(checkpoint).map_err(|why| usage(format!("{flag}: {why}")))?;
         let mut options = LoadOptions::new(checkpoint);
         options.cancelled = interrupt::flag();

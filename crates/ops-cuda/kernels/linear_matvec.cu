@@ -139,8 +139,9 @@ template <int GROUP, int TILES, int UNITS, bool NORM, bool GATED> DEVICE void fr
     }
 }
 
+// Two tiles want more registers than 16 warps leave them.
 #define FRAGMENT_KERNEL(NAME, GROUP, TILES, UNITS, NORM, GATED)                                               \
-    extern "C" __global__ void __launch_bounds__(512, 1) NAME(const __grid_constant__ MatvecArguments p) {       \
+    extern "C" __global__ void __launch_bounds__(TILES == 1 ? 512 : 384, 1) NAME(const __grid_constant__ MatvecArguments p) {       \
         fragments<GROUP, TILES, UNITS, NORM, GATED>(p);                                                       \
     }
 FRAGMENT_KERNEL(matvec_g128_t1u1, 128, 1, 1, false, false)

@@ -26,7 +26,7 @@ pub const ALL: &[&Checkpoint] = &[
 ];
 
 /// What follows on a device, where a call costs more than the arithmetic of a single row: rungs that the CPU has no kernels for.
-pub const DEVICE: &[&Checkpoint] = &[&ADDED_RESIDUALS, &NORMED_PROJECTIONS, &PLACED_ATTENTION_RUNG];
+pub const DEVICE: &[&Checkpoint] = &[&ADDED_RESIDUALS, &NORMED_PROJECTIONS, &UNPACKED, &PLACED_ATTENTION_RUNG];
 
 /// The name that stands for the newest rung of whichever registry is asked: what engines use unless told otherwise. It is
 /// resolved where it is given, so records hold the rung's own name and stay true when the ladder grows.
@@ -344,4 +344,20 @@ pub const PLACED_ATTENTION_RUNG: Checkpoint = Checkpoint {
     file: file!(),
     line: line!(),
     ..NORMED_PROJECTIONS
+};
+
+/// Beside the ladder, not on it: the last rung's program over dense weights, for comparison with engines that hold them so.
+pub const UNPACKED: Checkpoint = Checkpoint {
+    name: "unpacked",
+    parent: Some(&PLACED_ATTENTION_RUNG),
+    change: "on a device, weights stay bfloat16; the program is the last rung's",
+    hypothesis: "with four times the bytes, a step of a large model waits for memory and one of a small model for launches still",
+    weights: WeightPolicy::Dense,
+    tolerance: Tolerance {
+        nmse: 2e-2,
+        reason: "the parent quantizes a bfloat16 file, and this rung rounds a packed file's weights to bfloat16",
+    },
+    file: file!(),
+    line: line!(),
+    ..PLACED_ATTENTION_RUNG
 };

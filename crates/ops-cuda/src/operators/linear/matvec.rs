@@ -164,7 +164,9 @@ fn fragments(shape: &WeightShape, around: Around) -> Cut {
         (32, _) => (1, 1),
         _ => (tiles, at_once),
     };
-    let rounds = units.div_ceil(at_once * 16);
+    // As many as the kernels' registers leave room for.
+    let most_warps = if tiles == 1 { 16 } else { 12 };
+    let rounds = units.div_ceil(at_once * most_warps);
     let warps = units.div_ceil(at_once * rounds).max(1) as u32;
     let kernel = match (around, group, tiles, at_once) {
         (Around::Nothing, 128, 1, 1) => "matvec_g128_t1u1",
