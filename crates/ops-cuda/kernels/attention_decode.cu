@@ -38,8 +38,11 @@ template <int DIM, int GROUP, bool PLACED> DEVICE void split(const AttentionArgu
     next_may_start();
     const u32 head = blockIdx.x, part = blockIdx.y, row = blockIdx.z, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const u32 side = lane / 16, d = lane % 16 * EACH;
-    // The step is there before this kernel may start, and so are the positions of earlier steps.
-    RowPlace place = place_of(p.step, row);
+    // The step is there before this kernel may start, and so are the positions of earlier steps. What a step of one row says lies at
+    // fixed places, so that no address is waited for.
+    const SequenceState* only = (const SequenceState*)((const u8*)p.step + ONE_ROW_SEQUENCE);
+    const LayerState* only_layer = (const LayerState*)((const u8*)p.step + ONE_ROW_LAYERS) + p.layer;
+    RowPlace place = PLACED ? RowPlace{0, only->offset} : place_of(p.step, row);
     const u32 visible = place.position + 1;
     // Splits as long as each other, of at least 64 positions: those beyond the end have nothing to do.
     const u32 length = max((visible + p.splits - 1) / p.splits, 64u), splits = (visible + length - 1) / length;
@@ -50,10 +53,9 @@ template <int DIM, int GROUP, bool PLACED> DEVICE void split(const AttentionArgu
     const u32 begin = part * length, end = min(begin + length, visible);
     KeyPlace keys, values;
     if (PLACED) {
-        const u64 at = (u64)head * p.step->sequence[place.sequence].capacity * DIM;
-        const LayerState& layer = p.step->layer[place.sequence * p.step->layers + p.layer];
-        keys = KeyPlace{layer.keys + at, DIM};
-        values = KeyPlace{layer.values + at, DIM};
+        const u64 at = (u64)head * only->capacity * DIM;
+        keys = KeyPlace{only_layer->keys + at, DIM};
+        values = KeyPlace{only_layer->values + at, DIM};
     } else {
         keys = keys_of(p, place.sequence, head, false);
         values = keys_of(p, place.sequence, head, true);
@@ -209,14 +211,28 @@ template <int DIM, int GROUP, bool PLACED> DEVICE void split(const AttentionArgu
     for (u32 at = threadIdx.x; at < GROUP * DIM; at += 256) {
         u32 g = at / DIM, e = at % DIM;
         float larger = -1e30f, total = 0.0f, value = 0.0f;
-        for (u32 s = 0; s < splits; ++s) {
-            larger = fmaxf(larger, load_shared_by_blocks(all + (s * GROUP + g) * (DIM + 2) + DIM));
-        }
-        for (u32 s = 0; s < splits; ++s) {
-            const float* from = all + (s * GROUP + g) * (DIM + 2);
-            float shrink = __expf(load_shared_by_blocks(from + DIM) - larger);
-            total += load_shared_by_blocks(from + DIM + 1) * shrink;
-            value += load_shared_by_blocks(from + e) * shrink;
+        // Eight splits at a time, whose loads are in flight together.
+        for (u32 first = 0; first < splits; first += 8) {
+            float most_here[8], sum_here[8], value_here[8], larger_here = larger;
+#pragma unroll
+            for (u32 s = 0; s < 8; ++s) {
+                const float* from = all + (min(first + s, splits - 1) * GROUP + g) * (DIM + 2);
+                most_here[s] = load_shared_by_blocks(from + DIM);
+                sum_here[s] = load_shared_by_blocks(from + DIM + 1);
+                value_here[s] = load_shared_by_blocks(from + e);
+            }
+#pragma unroll
+            for (u32 s = 0; s < 8; ++s) larger_here = fmaxf(larger_here, most_here[s]);
+            float shrink = __expf(larger - larger_here);
+            larger = larger_here;
+            total *= shrink;
+            value *= shrink;
+#pragma unroll
+            for (u32 s = 0; s < 8; ++s) {
+                float weight = first + s < splits ? __expf(most_here[s] - larger) : 0.0f;
+                total += sum_here[s] * weight;
+                value += value_here[s] * weight;
+            }
         }
         ((u16*)p.y)[((u64)row * p.heads + head * GROUP + g) * DIM + e] = narrow(value / total);
     }

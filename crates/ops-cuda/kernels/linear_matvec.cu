@@ -14,7 +14,8 @@ DEVICE u32 word_of(const Vec4& v, u32 index) { return index == 0 ? v.x : index =
 // A block has TILES tiles of 16 outputs; its warps take units of 128 columns in turn, UNITS at a time. GROUP columns share a scale.
 // NORM: x is normalised. GATED: tile 0 is the first part's, tile 1 the second's, and the block ends in their gated activation.
 template <int GROUP, int TILES, int UNITS, bool NORM, bool GATED> DEVICE void fragments(const MatvecArguments& p) {
-    extern __shared__ __align__(16) float room[];  // sums (warps, TILES, 16, 8), squares (warps, 8), the norm (cols)
+    extern __shared__ __align__(16) float room[];  // sums (warps, TILES, 16, 8), squares (warps, 8), then the norm (cols), or of one row
+                                              // bfloat16 of x times the norm
     next_may_start();
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warps = blockDim.x / WARP, r = lane / 4, t = lane % 4;
     const u32 which = GATED ? 0 : part_of(p, blockIdx.x);
@@ -52,7 +53,15 @@ template <int GROUP, int TILES, int UNITS, bool NORM, bool GATED> DEVICE void fr
     };
 
     fetch(warp);
-    if (NORM) {
+    const bool one = NORM && p.rows == 1;
+    const u32 mine = threadIdx.x * 8;
+    float kept[8];
+    if (one) {
+        if (mine < p.cols) {
+#pragma unroll
+            for (int i = 0; i < 8; ++i) kept[i] = p.norm[mine + i];
+        }
+    } else if (NORM) {
         // Each warp its own units' part.
         for (u32 unit = warp; unit < units; unit += warps) *(Vec4*)(norm + unit * 128 + lane * 4) = load16(p.norm + unit * 128 + lane * 4);
         __syncwarp();
@@ -60,47 +69,70 @@ template <int GROUP, int TILES, int UNITS, bool NORM, bool GATED> DEVICE void fr
     wait_for_inputs();
     const bool has_row = r < p.rows;
     const u16* x_row = p.x + (u64)(has_row ? r : 0) * p.cols + t * 8;
+    const u16* staged = (const u16*)norm + t * 8;
     float square = 0.0f;
+    if (one) {
+        // A single row is normalised once for all warps.
+        for (u32 at = mine; at < p.cols; at += blockDim.x * 8) {
+            Vec4 x = load16(p.x + at);
+            if (at == mine) square += normed8(x, kept);
+            else square += normed8(x, p.norm + at);
+            *(Vec4*)((u16*)norm + at) = x;
+        }
+        __syncthreads();
+    }
     for (u32 first = warp; first < units; first += UNITS * warps) {
         if (first != warp) fetch(first);
+        // Of two units at a time, all loads before the first use, where registers last.
+        constexpr int TOGETHER = NORM || UNITS < 2 ? 1 : 2;
+        Vec4 ahead[TOGETHER][4];
 #pragma unroll
         for (int i = 0; i < UNITS; ++i) {
+            if (!NORM && i % TOGETHER == 0) {
+#pragma unroll
+                for (int n = 0; n < TOGETHER; ++n) {
+#pragma unroll
+                    for (int chunk = 0; chunk < 4; ++chunk) {
+                        ahead[n][chunk] = load16(x_row + min(first + (i + n) * warps, units - 1) * 128 + chunk * 32);
+                    }
+                }
+            }
             u32 unit = first + i * warps;
             if (unit >= units) continue;
-            Vec4 x[4];
-#pragma unroll
-            for (int chunk = 0; chunk < 4; ++chunk) {
-                x[chunk] = load16(x_row + unit * 128 + chunk * 32);
-                if (!has_row) x[chunk] = Vec4{0, 0, 0, 0};
-            }
-            if (NORM) {
-#pragma unroll
-                for (int chunk = 0; chunk < 4; ++chunk) square += normed8(x[chunk], norm + unit * 128 + chunk * 32 + t * 8);
-            }
 #pragma unroll
             for (int g = 0; g < GROUPS; ++g) {
                 // Sums of x over the group, in the same places as the products: a matrix of ones times x.
-                float ones[4] = {};
+                float ones[4] = {}, dot[TILES][4] = {};
 #pragma unroll
                 for (int chunk = g * GROUP / 32; chunk < (g + 1) * GROUP / 32; ++chunk) {
-                    mma(ones, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u, x[chunk].x, x[chunk].y);
-                    mma(ones, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u, x[chunk].z, x[chunk].w);
+                    Vec4 x;
+                    if (one) {
+                        x = *(const Vec4*)(staged + unit * 128 + chunk * 32);
+                    } else if (NORM) {
+                        x = load16(x_row + unit * 128 + chunk * 32);
+                        float more = normed8(x, norm + unit * 128 + chunk * 32 + t * 8);
+                        square += has_row ? more : 0.0f;
+                    } else {
+                        x = ahead[i % TOGETHER][chunk];
+                    }
+                    if (!has_row) x = Vec4{0, 0, 0, 0};
+                    mma(ones, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u, x.x, x.y);
+                    mma(ones, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u, x.z, x.w);
+#pragma unroll
+                    for (int tile = 0; tile < TILES; ++tile) {
+                        u32 a = word_of(w[tile][i][chunk / 2], chunk % 2 * 2), b = word_of(w[tile][i][chunk / 2], chunk % 2 * 2 + 1);
+                        mma(dot[tile], codes(a), codes(a >> 4), codes(a >> 8), codes(a >> 12), x.x, x.y);
+                        mma(dot[tile], codes(b), codes(b >> 4), codes(b >> 8), codes(b >> 12), x.z, x.w);
+                    }
                 }
 #pragma unroll
                 for (int tile = 0; tile < TILES; ++tile) {
-                    float dot[4] = {};
-#pragma unroll
-                    for (int chunk = g * GROUP / 32; chunk < (g + 1) * GROUP / 32; ++chunk) {
-                        u32 a = word_of(w[tile][i][chunk / 2], chunk % 2 * 2), b = word_of(w[tile][i][chunk / 2], chunk % 2 * 2 + 1);
-                        mma(dot, codes(a), codes(a >> 4), codes(a >> 8), codes(a >> 12), x[chunk].x, x[chunk].y);
-                        mma(dot, codes(b), codes(b >> 4), codes(b >> 8), codes(b >> 12), x[chunk].z, x[chunk].w);
-                    }
 #pragma unroll
                     for (int side = 0; side < 2; ++side) {
                         u32 word = s[tile][i][g][side];
                         float scale = header_half(header, word >> 16), bias = header_half(header, (u16)word) - 128.0f * scale;
-                        total[tile][side * 2] += scale * dot[side * 2] + bias * ones[side * 2];
-                        total[tile][side * 2 + 1] += scale * dot[side * 2 + 1] + bias * ones[side * 2 + 1];
+                        total[tile][side * 2] += scale * dot[tile][side * 2] + bias * ones[side * 2];
+                        total[tile][side * 2 + 1] += scale * dot[tile][side * 2 + 1] + bias * ones[side * 2 + 1];
                     }
                 }
             }
@@ -108,13 +140,16 @@ template <int GROUP, int TILES, int UNITS, bool NORM, bool GATED> DEVICE void fr
     }
 #pragma unroll
     for (int tile = 0; tile < TILES; ++tile) {
-        float* mine = sums + (warp * TILES + tile) * 128;
-        mine[r * 8 + 2 * t] = total[tile][0];
-        mine[r * 8 + 2 * t + 1] = total[tile][1];
-        mine[(r + 8) * 8 + 2 * t] = total[tile][2];
-        mine[(r + 8) * 8 + 2 * t + 1] = total[tile][3];
+        float* to = sums + (warp * TILES + tile) * 128;
+        to[r * 8 + 2 * t] = total[tile][0];
+        to[r * 8 + 2 * t + 1] = total[tile][1];
+        to[(r + 8) * 8 + 2 * t] = total[tile][2];
+        to[(r + 8) * 8 + 2 * t + 1] = total[tile][3];
     }
-    if (NORM) {
+    if (one) {
+        square = warp_sum(square);
+        if (lane == 0) squares[warp * 8] = square;
+    } else if (NORM) {
         square += __shfl_xor_sync(ALL, square, 1);
         square += __shfl_xor_sync(ALL, square, 2);
         if (t == 0) squares[warp * 8 + r] = square;

@@ -5,7 +5,8 @@
 // A warp has OUTPUTS outputs and asks for DEPTH x 16 bytes of each before it waits; ROWS rows of x. NORM and GATED as for codes: gated, a
 // warp has output 0 of the first part and output 1 of the second.
 template <int ROWS, int OUTPUTS, int DEPTH, bool NORM, bool GATED> DEVICE void plain_rows(const MatvecArguments& p) {
-    extern __shared__ __align__(16) float kept[];  // the norm (cols)
+    extern __shared__ __align__(16) float kept[];  // one row: x times the norm (cols); more: the norm
+    __shared__ float squares[8];
     next_may_start();
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
     const u32 which = GATED ? 0 : part_of(p, blockIdx.x), last = p.part[which].w.rows - 1;
@@ -27,28 +28,56 @@ template <int ROWS, int OUTPUTS, int DEPTH, bool NORM, bool GATED> DEVICE void p
     fetch(lane);
     if (NORM) {
         for (u32 at = threadIdx.x; at < p.cols / 4; at += blockDim.x) *(Vec4*)(kept + at * 4) = load16(p.norm + at * 4);
-        __syncthreads();
+        if (ROWS > 1) __syncthreads();
     }
     wait_for_inputs();
     float sum[OUTPUTS][ROWS] = {}, square[ROWS] = {};
+    if (NORM && ROWS == 1) {
+        // What a thread put there, times x, which all warps then share.
+        for (u32 at = threadIdx.x; at < p.cols / 4; at += blockDim.x) {
+            u32 pairs[2];
+            load_words(pairs, p.x + at * 4);
+            float x[4] = {low(pairs[0]), high(pairs[0]), low(pairs[1]), high(pairs[1])};
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                square[0] += x[j] * x[j];
+                kept[at * 4 + j] *= x[j];
+            }
+        }
+        square[0] = warp_sum(square[0]);
+        if (lane == 0) squares[warp] = square[0];
+        __syncthreads();
+    }
     for (u32 first = lane; first < steps; first += DEPTH * WARP) {
         if (first != lane) fetch(first);
 #pragma unroll
-        for (int i = 0; i < DEPTH; ++i) {
-            u32 step = first + i * WARP;
-            if (step >= steps) continue;
+        for (int row = 0; row < ROWS; ++row) {
+            if (ROWS > 1 && row >= p.rows) continue;
+            // All loads of x before the first use; beyond the end weights are zero.
+            Vec4 x[DEPTH];
+            if (!NORM || ROWS > 1) {
 #pragma unroll
-            for (int row = 0; row < ROWS; ++row) {
-                if (row >= p.rows) continue;
-                Vec4 words = load16(p.x + (u64)row * p.cols + step * 8);
-                const u32* pairs = &words.x;
+                for (int i = 0; i < DEPTH; ++i) x[i] = load16(p.x + (u64)row * p.cols + min(first + i * WARP, steps - 1) * 8);
+            }
+#pragma unroll
+            for (int i = 0; i < DEPTH; ++i) {
+                const u32 step = min(first + i * WARP, steps - 1);
+                const bool inside = first + i * WARP < steps;
+                const u32* pairs = &x[i].x;
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
-                    float a = low(pairs[j]), b = high(pairs[j]);
-                    if (NORM) {
-                        square[row] += a * a + b * b;
-                        a *= kept[step * 8 + 2 * j];
-                        b *= kept[step * 8 + 2 * j + 1];
+                    float a, b;
+                    if (NORM && ROWS == 1) {
+                        a = kept[step * 8 + 2 * j];
+                        b = kept[step * 8 + 2 * j + 1];
+                    } else {
+                        a = low(pairs[j]);
+                        b = high(pairs[j]);
+                        if (NORM) {
+                            square[row] += inside ? a * a + b * b : 0.0f;
+                            a *= kept[step * 8 + 2 * j];
+                            b *= kept[step * 8 + 2 * j + 1];
+                        }
                     }
 #pragma unroll
                     for (int o = 0; o < OUTPUTS; ++o) {
@@ -62,8 +91,17 @@ template <int ROWS, int OUTPUTS, int DEPTH, bool NORM, bool GATED> DEVICE void p
     }
 #pragma unroll
     for (int row = 0; row < ROWS; ++row) {
-        if (row >= p.rows) continue;
-        float scale = NORM ? rsqrtf(warp_sum(square[row]) / p.cols + p.epsilon) : 1.0f;
+        if (ROWS > 1 && row >= p.rows) continue;
+        float scale = 1.0f;
+        if (NORM) {
+            float all = 0.0f;
+            if (ROWS == 1) {
+                for (u32 other = 0; other < warps; ++other) all += squares[other];
+            } else {
+                all = warp_sum(square[row]);
+            }
+            scale = rsqrtf(all / p.cols + p.epsilon);
+        }
         if (GATED) {
             float gate = warp_sum(sum[0][row]) * scale, up = warp_sum(sum[OUTPUTS - 1][row]) * scale;
             if (lane == 0 && output <= last) put(p.part[0], row, output, gated(gate, up));

@@ -177,6 +177,10 @@ struct StepState {
     const LayerState* layer;      // (sequences, layers)
 };
 
+// Where a step of one row has its sequence and its layers, from its first byte on (`src/step.rs` has a test of it).
+#define ONE_ROW_SEQUENCE 80
+#define ONE_ROW_LAYERS 112
+
 struct RowPlace {
     u32 sequence, position;  // its position, 0-based: it sees position + 1
 };

@@ -94,6 +94,19 @@ mod tests {
     }
 
     #[test]
+    fn a_step_of_one_row_has_its_parts_where_kernels_look() {
+        let caches = [LayerCache { keys: 16 as *mut u8, values: 32 as *mut u8, capacity: 9, previous: None }];
+        let sequences = [Sequence { first_row: 0, rows: 1, offset: 7, caches: &caches }];
+        let mut block = vec![0; 4096];
+        write(&Step { tokens: &[11], sequences: &sequences }, &mut block, 0).unwrap();
+        let long = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().unwrap());
+        let prelude = include_str!("../kernels/prelude.cuh");
+        for (name, at) in [("ONE_ROW_SEQUENCE", long(32)), ("ONE_ROW_LAYERS", long(40))] {
+            assert!(prelude.contains(&format!("#define {name} {at}\n")), "{name} {at}");
+        }
+    }
+
+    #[test]
     fn too_many_rows_are_refused() {
         let tokens = vec![0; 200];
         let sequences = [Sequence { first_row: 0, rows: 200, offset: 0, caches: &[] }];

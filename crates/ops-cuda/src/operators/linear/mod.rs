@@ -5,6 +5,7 @@ pub(crate) mod matmul;
 pub(crate) mod matvec;
 mod readable;
 
+use super::{ONE_ROUNDING, ONE_ROUNDING_REASON};
 use crate::layout::{FRAGMENTS, PLAIN_BF16, layout};
 use ops::{CallShape, DType, Invocation, Kernel, kernel};
 
@@ -54,17 +55,17 @@ pub(crate) static MATVEC: Kernel = kernel! {
 
 pub(crate) static ADD_READABLE: Kernel = kernel! {
     operator: "linear_add", name: "vanilla", isa: "cuda", features: &[], supports: super::all_bf16,
-    nmse: NMSE, because: REASON, run: readable::linear_add,
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: readable::linear_add,
 };
 
 pub(crate) static ADD_MATVEC: Kernel = kernel! {
     operator: "linear_add", name: "matvec", isa: "cuda-mma", features: &[], supports: streams,
-    nmse: NMSE, because: REASON, run: matvec::linear_add,
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: matvec::linear_add,
 };
 
 pub(crate) static NORM_READABLE: Kernel = kernel! {
     operator: "norm_linear", name: "vanilla", isa: "cuda", features: &[], supports: super::all_bf16,
-    nmse: NMSE, because: REASON, run: readable::norm_linear,
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: readable::norm_linear,
 };
 
 const NORMED_NMSE: f64 = 2e-5;
@@ -81,7 +82,7 @@ const GATED_NMSE: f64 = 4e-5;
 
 pub(crate) static GATED_READABLE: Kernel = kernel! {
     operator: "norm_swiglu", name: "vanilla", isa: "cuda", features: &[], supports: super::all_bf16,
-    nmse: NMSE, because: REASON, run: readable::norm_swiglu,
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: readable::norm_swiglu,
 };
 
 pub(crate) static GATED_MATVEC: Kernel = kernel! {
