@@ -118,7 +118,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     }
     args.check()?;
     let gates = args.gates()?;
-    let registry = args.machine.solution.registry();
+    let registry = args.machine.registry()?;
     let variants = variants::resolve(&args.variants, args.suite, &registry)?;
     // Before anything runs: the repeats fit the number of variants, and every rung's flags are good.
     order::schedule(variants.len(), args.repeats).map_err(|error| usage(format!("--repeats: {error}")))?;
@@ -254,7 +254,7 @@ impl Args {
         prompt: &[u32],
     ) -> Result<BenchRecord> {
         let synthetic = files.label().starts_with("synthetic:");
-        let registry = self.machine.solution.registry();
+        let registry = self.machine.registry()?;
         let mut arms: Vec<Arm> = Vec::with_capacity(variants.len());
         for (variant, command) in variants.iter().zip(commands) {
             let tolerance = tolerance(variant, &variants[0], synthetic, &registry);

@@ -122,6 +122,7 @@ struct Paths {
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
+    args.engine.machine.device.expect_cpu("capture", "use `hourglass replay` to see where the time of a GPU goes")?;
     args.check()?;
     let options = args.engine.options()?;
     if args.simulated_pass {

@@ -89,6 +89,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
+    args.machine.device.expect_cpu("find", "`hourglass bench` and `hourglass replay` measure on a GPU")?;
     if let Some(from) = args.from.as_ref().filter(|_| !args.climb) {
         args.refuse_beside_from()?;
         return again(&args, Path::new(from));

@@ -9,6 +9,7 @@ mod chat;
 mod child;
 mod compare;
 mod decide;
+mod device;
 mod doctor;
 mod failure;
 mod figures;

@@ -10,12 +10,16 @@ use model::{Engine, Keep, LoadOptions};
 use ops::{Features, MechanismControls};
 use weights::{ModelFiles, ModelSource, OpenOptions};
 
+use crate::device::DeviceChoice;
 use crate::failure::usage;
 use crate::interrupt;
 use crate::progress::Progress;
 
 /// What is measured where no model is named: no download, and speed does not depend on weight values.
 pub(crate) const DEFAULT_MODEL: &str = "synthetic:qwen3-0.6b";
+
+/// Prompt tokens that one pass takes on a GPU, whose tensor cores want many rows and whose memory holds their activations.
+const DEVICE_CHUNK: usize = 2048;
 
 /// Which model.
 #[derive(clap::Args, Clone, Debug)]
@@ -116,6 +120,9 @@ pub(crate) struct MachineArgs {
     /// Whose kernels and checkpoints to use
     #[arg(long, value_enum, default_value = "hourglass")]
     pub(crate) solution: Solution,
+    /// What runs the model: cpu, cuda (the first GPU), cuda:N, or auto (a GPU if one can be used)
+    #[arg(long, value_name = "cpu|cuda[:N]|auto", default_value_t = DeviceChoice::Cpu)]
+    pub(crate) device: DeviceChoice,
     /// Worker threads [default: every processor]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
@@ -183,12 +190,24 @@ impl EngineArgs {
 }
 
 impl MachineArgs {
+    /// The kernels and checkpoints that there are for the device.
+    ///
+    /// # Errors
+    /// A GPU that was named and cannot be used.
+    pub(crate) fn registry(&self) -> Result<ops::Registry> {
+        let registry = self.solution.registry();
+        Ok(match self.device.open()? {
+            Some(device) => registry.on_device(device.kernels()),
+            None => registry,
+        })
+    }
+
     /// The same for a checkpoint that `flag` named, without switches.
     ///
     /// # Errors
     /// An unknown or retired checkpoint, an unknown feature, a number out of range.
     pub(crate) fn options(&self, flag: &str, checkpoint: &str) -> Result<LoadOptions> {
-        let registry = self.solution.registry();
+        let (device, registry) = (self.device.open()?, self.registry()?);
         let checkpoint = registry.checkpoint(checkpoint).map_err(|why| usage(format!("{flag}: {why}")))?;
         let mut options = LoadOptions::new(checkpoint);
         options.cancelled = interrupt::flag();
@@ -214,6 +233,10 @@ impl MachineArgs {
             })?;
             options.features = options.features.without(masked);
         }
+        if device.is_some() {
+            options.prefill_chunk = DEVICE_CHUNK;
+        }
+        options.device = device;
         Ok(options)
     }
 }
@@ -228,14 +251,12 @@ pub(crate) fn load(files: &ModelFiles, options: LoadOptions) -> Result<(Engine, 
 /// The first line of every verb that runs a model: what runs, in which form, and what was converted for it.
 pub(crate) fn describe(files: &ModelFiles, engine: &Engine) -> String {
     let options = engine.options();
-    let mut line = format!(
-        "{} at checkpoint '{}', {} thread{}{}",
-        files.label(),
-        engine.checkpoint().name,
-        options.threads,
-        if options.threads == 1 { "" } else { "s" },
-        if options.pin { ", pinned" } else { "" },
-    );
+    let on = match &options.device {
+        Some(device) => device.label(),
+        None => format!("{} thread{}", options.threads, if options.threads == 1 { "" } else { "s" }),
+    };
+    let pinned = if options.pin { ", pinned" } else { "" };
+    let mut line = format!("{} at checkpoint '{}', {on}{pinned}", files.label(), engine.checkpoint().name);
     for note in engine.notes() {
         line.push_str("; ");
         line.push_str(note);

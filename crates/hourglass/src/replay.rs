@@ -18,6 +18,7 @@ use probe::ceilings::CeilingsError;
 use record::{Ceilings, CeilingsUsed, Coverage, Known, Phase, Protocol, Record, ReplayCase, ReplayRecord};
 use weights::ModelFiles;
 
+use crate::device::DeviceChoice;
 use crate::failure::{INTERRUPTED, Interrupted, usage};
 use crate::load::{DEFAULT_MODEL, MachineArgs, ModelArgs};
 use crate::progress::Progress;
@@ -106,6 +107,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if !args.compare_records.is_empty() {
         return comparing::run(args);
     }
+    if args.sensitivity.is_asked() {
+        args.machine.device.expect_cpu("replay --sensitivity", "replay without it")?;
+    }
     if let Some(record) = &args.shapes {
         return shapes::run(args, record);
     }
@@ -134,6 +138,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let files = if cases.is_empty() { None } else { Some(open(args, &cases)?) };
     let ceilings = match given {
         Some(given) => Known::Is(given),
+        None if args.machine.device != DeviceChoice::Cpu => Known::unavailable(
+            "the ceilings that are measured are the CPU's, and the cases ran on a GPU",
+            "compare with the GPU's own bandwidth and rate by hand",
+        ),
         None if cases.is_empty() || args.ceilings.is_some() => {
             Known::unavailable("no ceilings were asked for", "leave out `--ceilings none`")
         }

@@ -111,6 +111,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
+    args.engine.machine.device.expect_cpu("timeline", "use `hourglass replay` to see where the time of a GPU goes")?;
     args.check()?;
     output::check_distinct(&[("--out", args.out.as_deref()), ("--json-output", args.json_output.as_deref())])?;
     let options = args.engine.options()?;

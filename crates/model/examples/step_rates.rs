@@ -36,12 +36,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let at = if round % 2 == 0 { turn } else { names.len() - 1 - turn };
             let (engine, cache) = &mut arms[at];
             let mut step = engine.prepare(cache, &[5], Keep::Last)?;
-            step.run(&Plain);
+            step.run(&Plain)?;
             for (kind, times) in times[at].iter_mut().enumerate() {
                 let start = Instant::now();
                 match kind {
-                    0 => step.run(&Plain),
-                    kind => step.run(&Only(GROUPS[kind - 1])),
+                    0 => step.run(&Plain)?,
+                    kind => step.run(&Only(GROUPS[kind - 1]))?,
                 }
                 times.push(start.elapsed().as_secs_f64() * 1e6);
             }

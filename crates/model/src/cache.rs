@@ -2,8 +2,9 @@
 //! Not here: the writing itself, which the cache operators of a step do.
 
 use crate::error::{Error, Result};
-use ops::{Arena, CachePolicy, DType, LayerCache, PreviousCache};
+use ops::{Arena, CachePolicy, DType, Device, LayerCache, PreviousCache};
 use std::mem;
+use std::sync::Arc;
 
 /// What appends have moved over the cache's lifetime; rewinding and resetting leave the counters alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub struct CacheCounters {
 /// Storage per layer: keys and values `(kv_heads, capacity, head_dim)`. A bounded cache allocates (zeroed) at its first
 /// append and never again; a concatenating one at every append; with [`CachePolicy::None`] only the tokens are kept.
 pub struct Cache {
+    /// Whose memory holds it; None for the host's.
+    device: Option<Arc<dyn Device>>,
     policy: CachePolicy,
     shape: Shape,
     capacity: usize,
@@ -57,6 +60,7 @@ impl Cache {
         capacity: usize,
     ) -> Cache {
         Cache {
+            device: None,
             policy,
             shape: Shape { layers, kv_heads, head_dim, dtype },
             capacity,
@@ -67,6 +71,11 @@ impl Cache {
             tokens: Vec::with_capacity(if policy == CachePolicy::None { capacity } else { 0 }),
             counters: CacheCounters::default(),
         }
+    }
+
+    /// The same in a device's memory.
+    pub(crate) fn on(self, device: Option<&Arc<dyn Device>>) -> Cache {
+        Cache { device: device.cloned(), ..self }
     }
 
     /// Tokens cached (or, without a cache, seen).
@@ -208,7 +217,7 @@ impl Cache {
 
     fn allocate(&self, positions: usize) -> Result<Arena> {
         let bytes = positions * self.row_bytes();
-        Arena::new(bytes).map_err(|source| Error::CacheMemory { bytes, source })
+        Arena::on(self.device.as_ref(), bytes).map_err(|source| Error::CacheMemory { bytes, source })
     }
 
     fn point_into(&mut self, storage: &Arena, capacity: usize, old: &[LayerCache]) {

@@ -102,8 +102,15 @@ impl Engine {
         if options.prefill_chunk == 0 {
             return Err(Error::Option { what: "prefill chunk", expected: "at least 1", found: "0".into() });
         }
+        let mut options = options;
         let loaded = load::load(files, &checkpoint, &options)?;
-        let threads = options.threads.max(1);
+        let mut threads = options.threads.max(1);
+        if let Some(device) = &options.device {
+            // One thread walks the program and enqueues.
+            threads = 1;
+            options.threads = 1;
+            options.registry = options.registry.on_device(device.kernels());
+        }
         let workers = Workers::new(threads, options.pin).map_err(|source| Error::Threads { threads, source })?;
         Ok(Engine {
             config: files.config().clone(),
@@ -149,7 +156,7 @@ impl Engine {
     pub fn new_cache(&self, capacity: usize) -> Cache {
         let Config { layers, kv_heads, head_dim, .. } = self.config;
         let shape = (layers, kv_heads, head_dim);
-        Cache::new(self.checkpoint.cache, shape, self.checkpoint.activations, capacity)
+        Cache::new(self.checkpoint.cache, shape, self.checkpoint.activations, capacity).on(self.options.device.as_ref())
     }
 
     /// Runs `tokens` after what `cache` holds, in chunks, and returns the logits of the rows that `keep` names.
@@ -166,14 +173,14 @@ impl Engine {
         let last = passes.next_back().expect("there is at least one token");
         for pass in passes {
             let mut step = self.prepare(cache, &tokens[pass.rows], pass.keep)?;
-            step.run(&Until(&cancelled));
+            step.run(&Until(&cancelled))?;
             if cancelled.load(Relaxed) {
                 return Err(Error::Interrupted);
             }
             step.commit();
         }
         let mut step = self.prepare(cache, &tokens[last.rows], last.keep)?;
-        step.run(&Until(&cancelled));
+        step.run(&Until(&cancelled))?;
         if cancelled.load(Relaxed) {
             return Err(Error::Interrupted);
         }
@@ -247,12 +254,12 @@ impl Engine {
             .collect();
         let slot = self.programs.last_mut().expect("bound above");
         slot.passes += 1;
-        ops::run(&mut slot.bound, &self.workers, &Step { tokens, sequences: &sequences }, &Plain);
+        walk(&mut slot.bound, &self.workers, &Step { tokens, sequences: &sequences }, &Plain)?;
         drop(sequences);
         for cache in caches {
             cache.commit();
         }
-        Ok(Logits { matrix: slot.bound.output() })
+        Ok(Logits { bound: &slot.bound })
     }
 
     /// The bound program of a step of `rows` tokens that brings the cached length to at most `context`: what would run.
@@ -344,6 +351,19 @@ impl Engine {
     }
 }
 
+/// Runs a bound program where its weights are.
+fn walk<O: Observer>(bound: &mut Bound, workers: &Workers, step: &Step<'_>, observer: &O) -> Result<()> {
+    let Some(device) = bound.device() else {
+        ops::run(bound, workers, step, observer);
+        return Ok(());
+    };
+    if !observer.goes_on() {
+        return Ok(());
+    }
+    let run = device.run(bound, step, &|call| observer.wants(call));
+    run.map_err(|source| Error::Device { label: device.label(), source })
+}
+
 /// Adds what a program dispatched to the entry of its row count and calls.
 fn add(all: &mut Vec<Dispatches>, slot: &Slot) {
     let calls: Vec<CallDispatches> = slot
@@ -399,13 +419,17 @@ pub struct Prepared<'e, 'c> {
 }
 
 impl<'e> Prepared<'e, '_> {
-    /// Runs the whole step once (or what the observer wants of it).
-    pub fn run<O: Observer>(&mut self, observer: &O) {
+    /// Runs the whole step once (or what the observer wants of it). On a device the observer is asked what it wants and told
+    /// nothing: who runs when is the device's to say.
+    ///
+    /// # Errors
+    /// The device's; the CPU has none.
+    pub fn run<O: Observer>(&mut self, observer: &O) -> Result<()> {
         let Engine { programs, workers, step_tokens, .. } = &mut *self.engine;
         let bound = &mut programs.last_mut().expect("prepare bound it").bound;
         let (rows, offset) = (step_tokens.len(), self.offset);
         let sequences = [Sequence { first_row: 0, rows, offset, caches: self.cache.layers() }];
-        ops::run(bound, workers, &Step { tokens: step_tokens, sequences: &sequences }, observer);
+        walk(bound, workers, &Step { tokens: step_tokens, sequences: &sequences }, observer)
     }
 
     /// What runs.
@@ -423,41 +447,69 @@ impl<'e> Prepared<'e, '_> {
         self.cache.commit();
         let slot = self.engine.programs.last_mut().expect("prepare bound it");
         slot.passes += 1;
-        Logits { matrix: slot.bound.output() }
+        Logits { bound: &slot.bound }
     }
 }
 
 /// The logits of a step, `(rows, vocabulary)`, valid until the next one.
 pub struct Logits<'a> {
-    matrix: Matrix<'a>,
+    bound: &'a Bound,
 }
 
 impl Logits<'_> {
+    fn matrix(&self) -> Matrix<'_> {
+        self.bound.output()
+    }
+
     /// Rows that got logits: as many as [`Keep`] named, or one per request of a batch.
     pub fn rows(&self) -> usize {
-        self.matrix.rows
+        self.matrix().rows
     }
 
     /// Logits per row, one per token id.
     pub fn vocabulary(&self) -> usize {
-        self.matrix.width
+        self.matrix().width
     }
 
     /// Copies a row, as f32, into `out`.
+    ///
+    /// # Panics
+    /// If a device that ran the step can no longer be read.
     pub fn row(&self, row: usize, out: &mut Vec<f32>) {
+        let matrix = self.matrix();
         out.clear();
-        match self.matrix.dtype {
-            DType::F32 => out.extend_from_slice(self.matrix.f32(row)),
-            DType::BF16 => out.extend(self.matrix.bf16(row).iter().map(|bits| ops::bf16_to_f32(*bits))),
+        if let Some(device) = self.bound.device() {
+            assert!(row < matrix.rows, "row {row} of {}", matrix.rows);
+            let mut bytes = vec![0; matrix.row_bytes()];
+            let start = matrix.as_ptr().wrapping_add(row * bytes.len());
+            device.download(start, &mut bytes).expect("the device that ran the step can be read");
+            match matrix.dtype {
+                DType::F32 => out.extend(bytes.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x))),
+                DType::BF16 => {
+                    out.extend(bytes.as_chunks().0.iter().map(|x| ops::bf16_to_f32(u16::from_le_bytes(*x))));
+                }
+            }
+            return;
+        }
+        match matrix.dtype {
+            DType::F32 => out.extend_from_slice(matrix.f32(row)),
+            DType::BF16 => out.extend(matrix.bf16(row).iter().map(|bits| ops::bf16_to_f32(*bits))),
         }
     }
 
     /// The lowest token id with the largest logit of a row.
+    ///
+    /// # Panics
+    /// If a device that ran the step can no longer be read.
     pub fn argmax(&self, row: usize) -> u32 {
-        match self.matrix.dtype {
-            DType::F32 => first_max(self.matrix.f32(row), |value| value),
+        let matrix = self.matrix();
+        if let Some(device) = self.bound.device() {
+            return device.argmax(self.bound, &matrix, row).expect("the device that ran the step can be read");
+        }
+        match matrix.dtype {
+            DType::F32 => first_max(matrix.f32(row), |value| value),
             // Sign and magnitude to two's complement: order-preserving, and compared sixteen bits at a time.
-            DType::BF16 => first_max(self.matrix.bf16(row), |bits| {
+            DType::BF16 => first_max(matrix.bf16(row), |bits| {
                 let bits = bits as i16;
                 bits ^ ((bits >> 15) & 0x7fff)
             }),

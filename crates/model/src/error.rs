@@ -44,6 +44,12 @@ pub enum Error {
     Threads { threads: usize, source: std::io::Error },
     #[error("cannot reserve {bytes} bytes for the cache; ask for a smaller capacity")]
     CacheMemory { bytes: usize, source: std::io::Error },
+    #[error(
+        "cannot place the {what}, {bytes} bytes, on {label}; use a smaller model or a packed checkpoint, or --device cpu"
+    )]
+    DeviceMemory { what: &'static str, bytes: usize, label: String, source: std::io::Error },
+    #[error("{label} did not run the step")]
+    Device { label: String, source: std::io::Error },
     #[error("the model's logits are not finite: the weights are damaged or an operator overflowed")]
     Logits,
     #[error("interrupted")]

@@ -5,8 +5,8 @@ use crate::error::{Error, Result};
 use crate::lower::{EMBEDDING, FINAL_NORM, HEAD, INVERSE_FREQUENCIES, WeightFormats, lower};
 use crate::rope::inverse_frequencies;
 use ops::{
-    Checkpoint, ElementType, Encoding, Features, MechanismControls, Registry, Resolved, RowSource, WeightFormat,
-    WeightPolicy, WeightRequest, Weights,
+    Checkpoint, Device, ElementType, Encoding, Features, MechanismControls, Registry, Resolved, RowSource,
+    WeightFormat, WeightPolicy, WeightRequest, Weights,
 };
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -35,6 +35,8 @@ pub struct LoadOptions {
     pub prefill_chunk: usize,
     /// Ends loading and generation early when it becomes true.
     pub cancelled: Arc<AtomicBool>,
+    /// What runs the programs in place of the CPU's workers, with its own kernels.
+    pub device: Option<Arc<dyn Device>>,
 }
 
 impl LoadOptions {
@@ -51,6 +53,7 @@ impl LoadOptions {
             w4_group: 128,
             prefill_chunk: 512,
             cancelled: Arc::new(AtomicBool::new(false)),
+            device: None,
         }
     }
 }
@@ -85,6 +88,13 @@ pub(crate) fn load(files: &ModelFiles, checkpoint: &Resolved, options: &LoadOpti
         ops::PackError::Cancelled => Error::Interrupted,
         other => Error::Pack(other),
     })?;
+    let weights = match &options.device {
+        None => weights,
+        Some(device) => {
+            let (bytes, label) = (weights.bytes(), device.label());
+            weights.copied_to(device).map_err(|source| Error::DeviceMemory { what: "weights", bytes, label, source })?
+        }
+    };
     Ok(Loaded { weights: Arc::new(weights), formats, notes: plan.notes })
 }
 

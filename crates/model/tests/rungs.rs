@@ -162,8 +162,8 @@ fn an_uncommitted_step_leaves_no_trace() {
             let counters = cache.counters();
             for _ in 0..3 {
                 let mut step = engine.prepare(&mut cache, &[266, 265], Keep::Last).unwrap();
-                step.run(&ops::Only(Some(ops::Group::CacheUpdate)));
-                step.run(&ops::Plain);
+                step.run(&ops::Only(Some(ops::Group::CacheUpdate))).unwrap();
+                step.run(&ops::Plain).unwrap();
             }
             assert_eq!((cache.offset(), cache.counters()), (10, counters), "{model}, {}", checkpoint.name);
             assert_eq!(in_parts(&mut engine, &mut cache, &ids[10..], &[5]), want[10..], "{model}, {}", checkpoint.name);

@@ -1,7 +1,19 @@
 //! The GPU's side, found at run time: nothing here needs a GPU, a driver or a toolkit to build or to start.
-//! Today it only tells which GPU libraries load and what they say about themselves; kernels are not here yet.
+//! One NVIDIA GPU as a device of `ops`, its kernels (CUDA C++ in `kernels/`, compiled when the GPU is opened), and what is known
+//! of GPU libraries without opening anything.
 
 mod availability;
+mod compiler;
+mod driver;
+mod gpu;
+mod graphs;
+mod layout;
 mod library;
+mod operators;
+mod queue;
+pub mod sources;
+mod step;
 
 pub use availability::{Availability, Device, Driver, Missing, availability};
+pub use compiler::{Compiled, Compiler};
+pub use gpu::{Gpu, OpenError, open};

@@ -3,7 +3,9 @@
 
 #![allow(unsafe_code, reason = "dlopen, dlsym and calls through the addresses they give")]
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// An open library. It is never closed: GPU drivers start threads that outlive a `dlclose`.
 pub(crate) struct Library {
@@ -29,8 +31,19 @@ impl Library {
         Err(first.unwrap_or_else(|| "no name to look for".to_owned()))
     }
 
+    /// The library at this path; what it offers is found by libraries that are opened later, too.
+    ///
+    /// # Errors
+    /// The loader's message.
+    pub(crate) fn open_path(path: &Path) -> Result<Library, String> {
+        let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
+        // SAFETY: a valid string; the libraries asked for here have ordinary initialisers.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_GLOBAL) };
+        if handle.is_null() { Err(last_error()) } else { Ok(Library { handle, name: "a library given by its path" }) }
+    }
+
     /// The address of a function.
-    fn symbol(&self, name: &CStr) -> Result<*mut c_void, String> {
+    pub(crate) fn symbol(&self, name: &CStr) -> Result<*mut c_void, String> {
         // SAFETY: an open handle and a valid string.
         let address = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
         if address.is_null() {

@@ -1,19 +1,22 @@
-//! One anonymous mapping in huge pages where the system grants them: weights, caches and activations live in such arenas.
-//! Not here: what lies where in one (`plan.rs`, `weight.rs`), and the counting of bytes (`memory.rs`).
+//! One anonymous mapping in huge pages where the system grants them, or one allocation of a device: weights, caches and activations
+//! live in such arenas. Not here: what lies where in one (`plan.rs`, `weight.rs`), and the counting of bytes (`memory.rs`).
 
 #![allow(unsafe_code, reason = "anonymous mappings and raw slices of them")]
 
+use crate::device::Device;
 use crate::memory;
+use std::sync::Arc;
 
 const HUGE_PAGE: usize = 2 << 20;
 
 /// A zeroed, 64-byte aligned (in fact page aligned) block of memory, counted in [`crate::memory`].
-#[derive(Debug)]
 pub struct Arena {
     start: *mut u8,
     bytes: usize,
     mapped: *mut libc::c_void,
     mapped_bytes: usize,
+    /// Whose memory it is; None for the host's.
+    device: Option<Arc<dyn Device>>,
 }
 
 // SAFETY: an Arena owns its mapping like a Box<[u8]>; shared access goes through the methods' own contracts.
@@ -52,7 +55,24 @@ impl Arena {
             unsafe { libc::madvise(start.cast(), bytes, libc::MADV_HUGEPAGE) };
         }
         memory::add(bytes);
-        Ok(Arena { start, bytes, mapped, mapped_bytes })
+        Ok(Arena { start, bytes, mapped, mapped_bytes, device: None })
+    }
+
+    /// `bytes` zeroed bytes of this device, or of the host if there is none.
+    ///
+    /// # Errors
+    /// As for [`Arena::new`], or the device's.
+    pub fn on(device: Option<&Arc<dyn Device>>, bytes: usize) -> std::io::Result<Arena> {
+        let Some(device) = device else { return Arena::new(bytes) };
+        let start = device.allocate(bytes.max(1))?;
+        memory::add(bytes);
+        let (mapped, mapped_bytes) = (std::ptr::null_mut(), 0);
+        Ok(Arena { start, bytes, mapped, mapped_bytes, device: Some(Arc::clone(device)) })
+    }
+
+    /// Whose memory it is; None for the host's.
+    pub fn device(&self) -> Option<&Arc<dyn Device>> {
+        self.device.as_ref()
     }
 
     pub fn len(&self) -> usize {
@@ -71,12 +91,18 @@ impl Arena {
         self.start
     }
 
+    /// # Panics
+    /// If it is a device's.
     pub fn as_slice(&self) -> &[u8] {
+        assert!(self.device.is_none(), "a device's memory is downloaded, not borrowed");
         // SAFETY: the mapping is `bytes` long, readable, initialised (zeroed by the kernel) and owned by self.
         unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
     }
 
+    /// # Panics
+    /// If it is a device's.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        assert!(self.device.is_none(), "a device's memory is uploaded to, not borrowed");
         // SAFETY: as above, and `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
     }
@@ -85,8 +111,18 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         memory::remove(self.bytes);
+        if let Some(device) = &self.device {
+            device.free(self.start);
+            return;
+        }
         // SAFETY: exactly the mapping that `new` made; nothing can refer to it after the drop.
         unsafe { libc::munmap(self.mapped, self.mapped_bytes) };
+    }
+}
+
+impl std::fmt::Debug for Arena {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Arena of {} bytes at {:?}", self.bytes, self.start)
     }
 }
 

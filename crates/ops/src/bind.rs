@@ -5,19 +5,22 @@
 
 use crate::arena::Arena;
 use crate::checkpoint::{Choice, Resolved};
+use crate::device::Device;
 use crate::features::Features;
+use crate::invocation::Invocation;
 use crate::operator::{CacheUse, CallShape, Cost, Group, Kernel};
 use crate::plan::MemoryPlan;
 use crate::program::{Attributes, Call, Program, View};
 use crate::registry::Registry;
-use crate::step::SequenceShape;
+use crate::step::{SequenceShape, Step};
 use crate::verify::VerifyError;
 use crate::weight::{WeightFormat, Weights};
 use crate::{DType, Matrix, MatrixMut};
+use std::any::Any;
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 /// A program bound to kernels, packed weights and memory: what the workers walk.
 pub struct Bound {
@@ -29,7 +32,9 @@ pub struct Bound {
     scratch_per_worker: usize,
     workers: usize,
     /// Keeps the addresses in `calls` alive.
-    _weights: Arc<Weights>,
+    weights: Arc<Weights>,
+    /// What a device keeps with the program.
+    kept: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 /// One call with everything resolved.
@@ -117,7 +122,10 @@ pub fn bind(
 ) -> Result<Bound, BindError> {
     program.verify()?;
     let plan = MemoryPlan::new(&program);
-    let activations = Arena::new(plan.bytes).map_err(|source| BindError::Memory { bytes: plan.bytes, source })?;
+    // Everything lies where the weights do.
+    let device = weights.device();
+    let activations =
+        Arena::on(device, plan.bytes).map_err(|source| BindError::Memory { bytes: plan.bytes, source })?;
     let place = |view: &View| {
         let buffer = program.buffer(view.buffer);
         let offset = plan.offsets[view.buffer.index()] + view.first_row * buffer.width * buffer.dtype.bytes();
@@ -131,7 +139,7 @@ pub fn bind(
         let kernel = choose(call, &shape, checkpoint, registry, features)?;
         let weights = call.weights.iter().map(|id| {
             let name = &program.weight(*id).name;
-            let packed = weights.get(name).ok_or_else(|| BindError::MissingWeight {
+            let packed = weights.locate(name).ok_or_else(|| BindError::MissingWeight {
                 slot: call.slot,
                 operator: call.operator.name(),
                 weight: name.clone(),
@@ -143,8 +151,8 @@ pub fn bind(
                 return Err(BindError::WeightMismatch { slot, operator, weight, rows, cols, format });
             }
             Ok(WeightOperand {
-                start: packed.bytes.as_ptr(),
-                bytes: packed.bytes.len(),
+                start: packed.start,
+                bytes: packed.bytes,
                 rows: packed.rows,
                 cols: packed.cols,
                 format: packed.format,
@@ -186,9 +194,11 @@ pub fn bind(
     }
     let scratch_per_worker = calls.iter().map(|call| call.scratch).max().unwrap_or(0).next_multiple_of(4096);
     let scratch_bytes = scratch_per_worker * workers;
-    let scratch = Arena::new(scratch_bytes).map_err(|source| BindError::Memory { bytes: scratch_bytes, source })?;
+    let scratch =
+        Arena::on(device, scratch_bytes).map_err(|source| BindError::Memory { bytes: scratch_bytes, source })?;
     let weights = Arc::clone(weights);
-    Ok(Bound { program, calls, plan, activations, scratch, scratch_per_worker, workers, _weights: weights })
+    let kept = OnceLock::new();
+    Ok(Bound { program, calls, plan, activations, scratch, scratch_per_worker, workers, weights, kept })
 }
 
 /// The kernel that [`bind`] gives a call: the one that the checkpoint names, in the last version in the registry that runs on
@@ -347,6 +357,32 @@ impl Bound {
         self.calls.iter().map(|call| (call, call.dispatches.load(Relaxed)))
     }
 
+    /// The device that it was bound for; None for the CPU.
+    pub fn device(&self) -> Option<&Arc<dyn Device>> {
+        self.weights.device()
+    }
+
+    /// What a device keeps with this program (its captured graphs, say), made at the first call.
+    pub fn kept<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
+        let kept = self.kept.get_or_init(|| Box::new(make()));
+        kept.downcast_ref().expect("one device keeps one type")
+    }
+
+    /// Runs a device's kernel function for one call: it puts work into `queue`, where the scratch is one call's after another.
+    pub fn enqueue(&self, call: usize, step: &Step<'_>, queue: &dyn Any) {
+        let call = &self.calls[call];
+        let (scratch, scratch_bytes) = self.scratch(0);
+        let invocation = Invocation { worker: 0, workers: 1, step, call, scratch, scratch_bytes, queue: Some(queue) };
+        (call.kernel.run)(&invocation);
+        call.dispatches.store(call.dispatches.load(Relaxed) + 1, Relaxed);
+    }
+
+    /// Counts a dispatch of a call that a device ran again without [`Bound::enqueue`].
+    pub fn count_dispatch(&self, call: usize) {
+        let dispatches = &self.calls[call].dispatches;
+        dispatches.store(dispatches.load(Relaxed) + 1, Relaxed);
+    }
+
     pub fn reset_dispatches(&self) {
         for call in &self.calls {
             call.dispatches.store(0, Relaxed);
@@ -362,6 +398,17 @@ impl Bound {
     /// A call whose operands a test places elsewhere.
     pub(crate) fn call_mut(&mut self, call: usize) -> &mut BoundCall {
         &mut self.calls[call]
+    }
+
+    pub(crate) fn activation_arena(&self) -> &Arena {
+        &self.activations
+    }
+
+    /// Which bytes of the activations a view takes.
+    pub(crate) fn range(&self, view: View) -> Range<usize> {
+        let matrix = self.read(view);
+        let start = matrix.as_ptr() as usize - self.activations.as_ptr() as usize;
+        start..start + matrix.rows * matrix.row_bytes()
     }
 
     pub(crate) fn activation_image(&self) -> Vec<u8> {

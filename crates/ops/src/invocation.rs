@@ -7,11 +7,13 @@
 #![allow(unsafe_code, reason = "typed views of arena memory that several workers share")]
 
 use crate::DType;
-use crate::bind::BoundCall;
+use crate::bind::{BoundCall, WeightOperand};
 use crate::bits::{bf16_to_f32, f32_to_bf16};
+use crate::operator::WeightShape;
 use crate::program::{Attributes, Keys};
 use crate::step::{LayerCache, Sequence, Step};
 use crate::weight::Packed;
+use std::any::Any;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -25,6 +27,8 @@ pub struct Invocation<'a> {
     /// Private to this worker, as many bytes as the kernel's `scratch` asked for, 64-byte aligned, contents undefined.
     pub(crate) scratch: *mut u8,
     pub(crate) scratch_bytes: usize,
+    /// Where a device's kernel puts its work.
+    pub(crate) queue: Option<&'a dyn Any>,
 }
 
 /// See [`Invocation::portions`].
@@ -145,6 +149,39 @@ impl<'a> Invocation<'a> {
         // SAFETY: `bind` took the pointer and length from the packed weights, which the bound program keeps alive.
         let bytes = unsafe { std::slice::from_raw_parts(weight.start, weight.bytes) };
         Packed { format: weight.format, rows: weight.rows, cols: weight.cols, bytes }
+    }
+
+    /// Address, shape and format of a weight, wherever it lies: for kernels of a device, which pass the address on.
+    pub fn weight_at(&self, index: usize) -> (*const u8, WeightShape) {
+        let WeightOperand { start, rows, cols, format, .. } = self.call.weights[index];
+        (start, WeightShape { rows, cols, format })
+    }
+
+    /// The scratch's address and bytes, for kernels of a device.
+    pub fn scratch_at(&self) -> (*mut u8, usize) {
+        (self.scratch, self.scratch_bytes)
+    }
+
+    /// Where a device's kernel puts its work.
+    ///
+    /// # Panics
+    /// If the device that walks gave another type: a kernel of one device bound for another.
+    pub fn queue<T: 'static>(&self) -> &'a T {
+        self.queue.and_then(|queue| queue.downcast_ref()).expect("a device's kernel runs in that device's queue")
+    }
+
+    /// Which layer's cache the call uses.
+    pub fn layer(&self) -> Option<usize> {
+        self.call.layer
+    }
+
+    /// Element type of keys and values.
+    pub fn cache_dtype(&self) -> DType {
+        self.call.cache_dtype
+    }
+
+    pub fn inputs(&self) -> usize {
+        self.call.inputs.len()
     }
 
     pub fn weights(&self) -> usize {

@@ -3,6 +3,7 @@
 //! Not here: what the fields of a checkpoint mean, and its switches (`checkpoint.rs`).
 
 use crate::checkpoint::{CachePolicy, Checkpoint, Choice, REGISTER_CACHED, TWO_PASS, WeightPolicy};
+use crate::fusions::{LINEAR_ADD, NORM_LINEAR, NORM_SWIGLU, PLACED_ATTENTION};
 use crate::rewrite::{
     ADD_RMS_NORM, DECODE_ATTENTION, GATED_LINEAR, NORM_ROPE_APPEND, RMS_NORM, ROPE, SWIGLU, TILED_ATTENTION,
 };
@@ -28,6 +29,9 @@ pub const ALL: &[&Checkpoint] = &[
     &GUIDED_SHARES,
     &GATED_PROJECTIONS,
 ];
+
+/// What follows on a device, where a call costs more than the arithmetic of a single row: rungs that the CPU has no kernels for.
+pub const DEVICE: &[&Checkpoint] = &[&ADDED_RESIDUALS, &NORMED_PROJECTIONS, &UNPACKED, &PLACED_ATTENTION_RUNG];
 
 /// The name that stands for the newest rung of whichever registry is asked: what engines use unless told otherwise. It is
 /// resolved where it is given, so records hold the rung's own name and stay true when the ladder grows.
@@ -332,4 +336,84 @@ pub const GATED_PROJECTIONS: Checkpoint = Checkpoint {
     file: file!(),
     line: line!(),
     ..GUIDED_SHARES
+};
+
+/// Floor: the residual read once more, where the sum was written and read; what it saves is one launch, twice a layer, and what a
+/// launch that depends on the one before costs on an H200 is 1.1 to 1.5 µs.
+pub const ADDED_RESIDUALS: Checkpoint = Checkpoint {
+    name: "added-residuals",
+    parent: Some(&ADDED_NORM),
+    change: "on a device, for up to eight rows, a projection adds the residual itself; the norm is a call of its own again",
+    hypothesis: "a decode step waits for launches, not for bytes: twelve dependent phases a layer",
+    rewrites: &[RMS_NORM, ROPE, SWIGLU, TILED_ATTENTION, DECODE_ATTENTION, NORM_ROPE_APPEND, LINEAR_ADD, ADD_RMS_NORM],
+    tolerance: ROUNDING,
+    file: file!(),
+    line: line!(),
+    ..ADDED_NORM
+};
+
+/// Floor: every block reads the row and its norm again, 6 KB from the second-level cache; what it saves is two launches a layer, and
+/// one for the activation.
+pub const NORMED_PROJECTIONS: Checkpoint = Checkpoint {
+    name: "normed-projections",
+    parent: Some(&ADDED_RESIDUALS),
+    change: "on a device, for up to eight rows, projections normalise their input themselves, and gate and up end in their activation",
+    hypothesis: "the norm of a single row is one block's work, while every other processor waits",
+    rewrites: &[
+        RMS_NORM,
+        ROPE,
+        SWIGLU,
+        TILED_ATTENTION,
+        DECODE_ATTENTION,
+        NORM_ROPE_APPEND,
+        LINEAR_ADD,
+        NORM_SWIGLU,
+        NORM_LINEAR,
+        ADD_RMS_NORM,
+    ],
+    tolerance: ROUNDING,
+    file: file!(),
+    line: line!(),
+    ..ADDED_RESIDUALS
+};
+
+/// Floor: every split of a head places its queries again, 1 KB; what it saves is one launch a layer.
+pub const PLACED_ATTENTION_RUNG: Checkpoint = Checkpoint {
+    name: "placed-attention",
+    parent: Some(&NORMED_PROJECTIONS),
+    change: "on a device, for a single row, attention places queries and the new key itself: five launches a layer are left",
+    hypothesis: "norm, rotary position and append of one row are a launch for less than a microsecond's work",
+    rewrites: &[
+        RMS_NORM,
+        ROPE,
+        SWIGLU,
+        TILED_ATTENTION,
+        DECODE_ATTENTION,
+        NORM_ROPE_APPEND,
+        LINEAR_ADD,
+        NORM_SWIGLU,
+        NORM_LINEAR,
+        ADD_RMS_NORM,
+        PLACED_ATTENTION,
+    ],
+    tolerance: ROUNDING,
+    file: file!(),
+    line: line!(),
+    ..NORMED_PROJECTIONS
+};
+
+/// Beside the ladder, not on it: the last rung's program over dense weights, for comparison with engines that hold them so.
+pub const UNPACKED: Checkpoint = Checkpoint {
+    name: "unpacked",
+    parent: Some(&PLACED_ATTENTION_RUNG),
+    change: "on a device, weights stay bfloat16; the program is the last rung's",
+    hypothesis: "with four times the bytes, a step of a large model waits for memory and one of a small model for launches still",
+    weights: WeightPolicy::Dense,
+    tolerance: Tolerance {
+        nmse: 2e-2,
+        reason: "the parent quantizes a bfloat16 file, and this rung rounds a packed file's weights to bfloat16",
+    },
+    file: file!(),
+    line: line!(),
+    ..PLACED_ATTENTION_RUNG
 };

@@ -16,6 +16,8 @@ pub struct Registry {
     extra_checkpoints: Vec<&'static Checkpoint>,
     /// An operator that an extra kernel is for has no other kernels.
     only: bool,
+    /// A device's kernels, in place of all others.
+    device: Option<&'static [&'static Kernel]>,
 }
 
 impl Registry {
@@ -48,6 +50,11 @@ impl Registry {
         registry
     }
 
+    /// The same checkpoints, with a device's kernels in place of all others.
+    pub fn on_device(&self, kernels: &'static [&'static Kernel]) -> Registry {
+        Registry { device: Some(kernels), ..self.clone() }
+    }
+
     /// Every operator.
     pub fn operators(&self) -> &'static [&'static dyn Operator] {
         operators::ALL
@@ -58,21 +65,27 @@ impl Registry {
         let of = |kernels: &[&'static Kernel]| -> Vec<&'static Kernel> {
             kernels.iter().copied().filter(|kernel| kernel.operator == operator.name()).collect()
         };
-        let (offered, extra) = (of(&self.offered_kernels), of(&self.extra_kernels));
-        let own = if self.only && !extra.is_empty() { &[][..] } else { operator.kernels() };
+        let (offered, extra) = match self.device {
+            None => (of(&self.offered_kernels), of(&self.extra_kernels)),
+            Some(kernels) => (Vec::new(), of(kernels)),
+        };
+        let replaced = self.device.is_some() || (self.only && !extra.is_empty());
+        let own = if replaced { &[][..] } else { operator.kernels() };
         let (reference, variants) = own.split_at(own.len().min(1));
         reference.iter().copied().chain(offered).chain(variants.iter().copied()).chain(extra)
     }
 
     /// Every checkpoint: the oracle `reference`, the rungs in order, then the user's.
     pub fn checkpoints(&self) -> impl Iterator<Item = &'static Checkpoint> {
-        ladder::ALL.iter().copied().chain(self.extra_checkpoints.iter().copied())
+        let device = if self.device.is_some() { ladder::DEVICE } else { &[] };
+        ladder::ALL.iter().chain(device).copied().chain(self.extra_checkpoints.iter().copied())
     }
 
     /// The newest rung, which [`ladder::FAST`] stands for: the last checkpoint that descends from the last of ours. A user's
     /// checkpoint made from an older rung never becomes it.
     pub fn newest(&self) -> &'static Checkpoint {
-        let ours = ladder::ALL.last().expect("the ladder has rungs");
+        let ladder = if self.device.is_some() { ladder::DEVICE } else { ladder::ALL };
+        let ours = ladder.last().expect("the ladder has rungs");
         let descends =
             |checkpoint: &&'static Checkpoint| checkpoint.lineage().iter().any(|rung| rung.name == ours.name);
         self.checkpoints().filter(descends).last().unwrap_or(ours)
@@ -88,6 +101,9 @@ impl Registry {
         }
         if let Some(found) = self.checkpoints().find(|checkpoint| checkpoint.name == name) {
             return Ok(found);
+        }
+        if ladder::DEVICE.iter().any(|checkpoint| checkpoint.name == name) {
+            return Err(format!("checkpoint '{name}' is a rung of the GPU's ladder: give --device cuda with it"));
         }
         if let Some((_, why)) = ladder::RETIRED.iter().find(|(retired, _)| *retired == name) {
             return Err(format!("checkpoint '{name}' is retired: {why}"));

@@ -179,13 +179,13 @@ pub const GATED_LINEAR: Rewrite = Rewrite {
 };
 
 /// The `N` calls from `at` on, if they are these operators.
-fn named<'a, const N: usize>(program: &'a Program, at: usize, names: [&str; N]) -> Option<[&'a Call; N]> {
+pub(crate) fn named<'a, const N: usize>(program: &'a Program, at: usize, names: [&str; N]) -> Option<[&'a Call; N]> {
     let calls: [&Call; N] = program.calls.get(at..at + N)?.iter().collect::<Vec<_>>().try_into().ok()?;
     calls.iter().zip(names).all(|(call, name)| call.operator.name() == name).then_some(calls)
 }
 
 /// Nothing but these calls reads the view's buffer (not even the caller).
-fn stays_inside(program: &Program, calls: Range<usize>, view: View) -> bool {
+pub(crate) fn stays_inside(program: &Program, calls: Range<usize>, view: View) -> bool {
     let reads = |call: &Call| call.inputs.iter().any(|input| input.buffer == view.buffer);
     let (before, after) = (&program.calls[..calls.start], &program.calls[calls.end..]);
     !before.iter().chain(after).any(reads) && program.output.buffer != view.buffer

@@ -8,6 +8,7 @@ mod concrete;
 mod contract;
 mod draw;
 mod guarded;
+mod on_device;
 
 use crate::operator::{CallShape, Kernel, Operator, ViewShape, WeightShape};
 use crate::operators;
@@ -20,6 +21,7 @@ use concrete::Concrete;
 pub use crate::random::{Random, RandomWeight};
 pub use contract::{hold, hold_on_random_shapes};
 pub use draw::Draw;
+pub use on_device::check_on;
 
 /// Worker counts that every kernel is tried with.
 const WORKER_COUNTS: [usize; 4] = [1, 2, 3, 5];

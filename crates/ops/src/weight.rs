@@ -16,7 +16,9 @@ mod packing;
 
 use crate::arena::Arena;
 use crate::bits::{bf16_to_f32, f32_to_bf16};
+use crate::device::Device;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 /// Rows per block of every packed matrix format: the lanes of a 512-bit vector of 32-bit elements.
@@ -170,11 +172,21 @@ pub struct Weights {
     by_name: HashMap<String, usize>,
 }
 
+#[derive(Clone, Copy)]
 struct Entry {
     format: WeightFormat,
     rows: usize,
     cols: usize,
     start: usize,
+}
+
+/// Address and shape of a packed weight, wherever it lies.
+pub(crate) struct Located {
+    pub(crate) start: *const u8,
+    pub(crate) bytes: usize,
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    pub(crate) format: WeightFormat,
 }
 
 /// One packed weight.
@@ -262,12 +274,42 @@ impl Weights {
         })
     }
 
+    /// The same on a device, in the device's layouts.
+    ///
+    /// # Errors
+    /// The device's: most likely that it has no memory for them.
+    pub fn copied_to(&self, device: &Arc<dyn Device>) -> std::io::Result<Weights> {
+        let arena = Arena::on(Some(device), self.arena.len())?;
+        for entry in &self.entries {
+            device.place(&self.packed(entry), arena.as_mut_ptr().wrapping_add(entry.start))?;
+        }
+        Ok(Weights { arena, entries: self.entries.clone(), by_name: self.by_name.clone() })
+    }
+
+    /// The device that holds them; None for the host.
+    pub fn device(&self) -> Option<&Arc<dyn Device>> {
+        self.arena.device()
+    }
+
+    /// Where the weight of this name lies and what it is.
+    pub(crate) fn locate(&self, name: &str) -> Option<Located> {
+        let Entry { format, rows, cols, start } = self.entries[*self.by_name.get(name)?];
+        let (start, bytes) = (self.arena.as_ptr().wrapping_add(start), format.packed_bytes(rows, cols));
+        Some(Located { start, bytes, rows, cols, format })
+    }
+
     /// The packed weight of this name.
+    ///
+    /// # Panics
+    /// If the weights are on a device.
     pub fn get(&self, name: &str) -> Option<Packed<'_>> {
-        let entry = &self.entries[*self.by_name.get(name)?];
+        Some(self.packed(&self.entries[*self.by_name.get(name)?]))
+    }
+
+    fn packed(&self, entry: &Entry) -> Packed<'_> {
         let bytes = entry.format.packed_bytes(entry.rows, entry.cols);
         let bytes = &self.arena.as_slice()[entry.start..entry.start + bytes];
-        Some(Packed { format: entry.format, rows: entry.rows, cols: entry.cols, bytes })
+        Packed { format: entry.format, rows: entry.rows, cols: entry.cols, bytes }
     }
 
     /// Bytes that the packed weights take.

@@ -130,7 +130,7 @@ pub fn capture(
     let until = Until(&cancelled);
     let warmup = case.warmup.max(1);
     for _ in 0..warmup {
-        step.run(&Both(&until, &threads));
+        step.run(&Both(&until, &threads))?;
     }
     let setup = Setup {
         calls: calls.len(),

@@ -15,9 +15,13 @@ pub fn conditions(engine: &Engine, kernels: Vec<BoundKernel>) -> Conditions {
 
 /// The same without an engine, for what is planned and not run.
 pub fn conditions_of(options: &LoadOptions, kernels: Vec<BoundKernel>) -> Conditions {
+    let mut host = host();
+    if let Some(device) = &options.device {
+        (host.device, host.driver) = (device.label(), Known::Is(device.driver()));
+    }
     Conditions {
         binary: binary(),
-        host: host(),
+        host,
         threads: options.threads as u64,
         pinned: options.pin,
         features: options.features.iter().map(|feature| feature.name().to_owned()).collect(),

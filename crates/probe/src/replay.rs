@@ -263,12 +263,12 @@ impl Pass<'_> {
         let mut step = engine.prepare(&mut self.cache, self.tokens, self.keep)?;
         let start = Instant::now();
         match slot {
-            Slot::Only(Calls::Group(group)) => step.run(&Both(&Until(&cancelled), &Only(Some(group)))),
+            Slot::Only(Calls::Group(group)) => step.run(&Both(&Until(&cancelled), &Only(Some(group))))?,
             Slot::Only(calls) => {
-                step.run(&Both(&Until(&cancelled), &Where(|call: &ops::BoundCall| calls.has(call))));
+                step.run(&Both(&Until(&cancelled), &Where(|call: &ops::BoundCall| calls.has(call))))?;
             }
-            Slot::Nothing => step.run(&Both(&Until(&cancelled), &Only(None))),
-            Slot::Whole => step.run(&Both(&Until(&cancelled), &Plain)),
+            Slot::Nothing => step.run(&Both(&Until(&cancelled), &Only(None)))?,
+            Slot::Whole => step.run(&Both(&Until(&cancelled), &Plain))?,
         }
         let elapsed = start.elapsed();
         if cancelled.load(Relaxed) {

@@ -167,7 +167,7 @@ pub fn sensitivity(
             arm.delays.iter().for_each(Delay::reset);
             let start = Instant::now();
             let clocked = run(engine, probe, |step, index, _| {
-                step.run(&Both(&Until(&cancelled), &arm.delays[trace.steps[index]]));
+                step.run(&Both(&Until(&cancelled), &arm.delays[trace.steps[index]]))
             });
             if let Err(Error::Model(model::Error::Interrupted)) = clocked {
                 coverage = Coverage::incomplete(format!("interrupted in round {} of {}", round + 1, probe.rounds));
@@ -195,7 +195,7 @@ pub fn sensitivity(
 fn run(
     engine: &mut Engine,
     probe: &Probe<'_>,
-    mut step: impl FnMut(&mut Prepared<'_, '_>, usize, Phase),
+    mut step: impl FnMut(&mut Prepared<'_, '_>, usize, Phase) -> Result<(), model::Error>,
 ) -> Result<(), Error> {
     let mut cache = engine.new_cache(probe.prompt.len() + probe.output_tokens);
     let whole = probe.logits == LogitsMode::All || engine.checkpoint().cache == CachePolicy::None;
@@ -206,7 +206,7 @@ fn run(
     let interrupted = || cancelled.load(Relaxed).then_some(Error::Model(model::Error::Interrupted));
     for part in probe.prompt.chunks(chunk) {
         let mut pass = engine.prepare(&mut cache, part, keep)?;
-        step(&mut pass, number, Phase::Prefill);
+        step(&mut pass, number, Phase::Prefill)?;
         if let Some(error) = interrupted() {
             return Err(error);
         }
@@ -216,7 +216,7 @@ fn run(
     }
     for _ in 1..probe.output_tokens {
         let mut pass = engine.prepare(&mut cache, &[next], Keep::Last)?;
-        step(&mut pass, number, Phase::Decode);
+        step(&mut pass, number, Phase::Decode)?;
         if let Some(error) = interrupted() {
             return Err(error);
         }
@@ -276,7 +276,7 @@ fn traced(engine: &mut Engine, probe: &Probe<'_>) -> Result<Trace, Error> {
     run(engine, probe, |step, _, phase| {
         let calls = step.bound().calls().len();
         let mut spans = Traced::new(workers, calls);
-        step.run(&Both(&Until(&cancelled), &spans));
+        step.run(&Both(&Until(&cancelled), &spans))?;
         let rows = step.bound().program().rows;
         let same = |kind: &Kind| kind.rows == rows && kind.phase == phase && kind.times.calls() == calls;
         let kind = kinds.iter().position(same).unwrap_or_else(|| {
@@ -294,6 +294,7 @@ fn traced(engine: &mut Engine, probe: &Probe<'_>) -> Result<Trace, Error> {
             }
         }
         steps.push(kind);
+        Ok(())
     })?;
     Ok(Trace { steps, kinds })
 }

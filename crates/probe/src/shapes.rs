@@ -69,14 +69,14 @@ pub fn shapes(
             for kernel in order {
                 engine.prefer(Some(study.kernels[kernel]));
                 let mut step = engine.prepare(&mut cache, tokens, stretch.keep)?;
-                step.run(&Both(&Until(&cancelled), &Plain));
+                step.run(&Both(&Until(&cancelled), &Plain))?;
                 for place in &mut places {
                     if place.runs[kernel].is_err() {
                         continue;
                     }
                     let calls = place.calls;
                     let start = Instant::now();
-                    step.run(&Both(&Until(&cancelled), &Where(|call: &BoundCall| calls.has(call))));
+                    step.run(&Both(&Until(&cancelled), &Where(|call: &BoundCall| calls.has(call))))?;
                     let elapsed = start.elapsed().as_secs_f64() * 1e6;
                     if round >= study.warmup {
                         place.samples[kernel].push(elapsed);

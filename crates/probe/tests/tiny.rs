@@ -209,7 +209,7 @@ fn a_pass_is_given_up_in_its_middle() {
     let calls = step.bound().calls().len();
     let flag = std::sync::atomic::AtomicBool::new(false);
     let observer = AsksForTheEnd { after: 3, flag: &flag, ended: 0.into() };
-    step.run(&ops::Both(&ops::Until(&flag), &observer));
+    step.run(&ops::Both(&ops::Until(&flag), &observer)).unwrap();
     let ended = observer.ended.load(Relaxed);
     assert!(ended >= 4 && ended < calls * workers, "{ended} of {calls} calls on {workers} workers");
 }

@@ -135,6 +135,7 @@ fn header(args: &Args, engine: &Engine, weights_form: &str) -> ChildHeader {
     let covers = if probe::reset_peak_resident() { "request" } else { "process" };
     let whole = |number: usize| Setting::Whole(i64::try_from(number).unwrap_or(i64::MAX));
     let settings = BTreeMap::from([
+        ("device".to_owned(), Setting::Text(options.device.as_ref().map_or("cpu".to_owned(), |device| device.label()))),
         ("threads".to_owned(), whole(options.threads)),
         ("pinned".to_owned(), Setting::Switch(options.pin)),
         ("prefill_chunk".to_owned(), whole(options.prefill_chunk)),

@@ -11,6 +11,7 @@ use weights::{DenseCheckpoint, ModelFiles, OpenOptions};
 use super::Args;
 use super::process::{self, ChildCommand, ChildResult, Task};
 use super::variants::{Peer, Variant, What};
+use crate::device::DeviceChoice;
 use crate::failure::{Interrupted, usage};
 use crate::interrupt;
 use crate::progress::Progress;
@@ -80,6 +81,7 @@ fn rung(args: &Args, checkpoint: &str, ids: &Path) -> Vec<OsString> {
     for (flag, value) in [
         ("--solution", Some(engine.solution.name().to_owned())),
         ("--checkpoint", Some(checkpoint.to_owned())),
+        ("--device", (engine.device != DeviceChoice::Cpu).then(|| engine.device.to_string())),
         ("--threads", engine.threads.map(|threads| threads.to_string())),
         ("--w4-group", Some(engine.w4_group.to_string())),
         ("--features-without", engine.features_without.clone()),

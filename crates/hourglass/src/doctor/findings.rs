@@ -248,12 +248,8 @@ fn gpu() -> Vec<Finding> {
     });
     let version = |version: String| format!("version {version}");
     vec![
-        row("driver", driver, "what GPU kernels will be started through; this build has CPU kernels only"),
-        row(
-            "nvrtc",
-            found.compiler.map(version),
-            "the run-time compiler of GPU kernels; this build has none to compile",
-        ),
-        row("cupti", found.profiler.map(version), "GPU counters and traces; this build has nothing to trace with it"),
+        row("driver", driver, "--device cuda runs models on the GPU through it"),
+        row("nvrtc", found.compiler.map(version), "compiles the GPU kernels when --device cuda first uses them"),
+        row("cupti", found.profiler.map(version), "GPU traces; nothing is traced with it so far"),
     ]
 }

@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args, record: &Path) -> Result<ExitCode> {
     let Some(names) = &args.compare else {
         return Err(usage("--shapes without --compare: expected the two kernels as --compare KERNEL,KERNEL"));
     };
-    let registry = args.machine.solution.registry();
+    let registry = args.machine.registry()?;
     let kernels = kernels(names, &registry)?;
     check_exports(args, kernels[0].operator)?;
     let recorded = recorded(args, record)?;

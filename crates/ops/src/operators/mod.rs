@@ -9,6 +9,8 @@ mod prefetch;
 mod sequences;
 mod shapes;
 
+pub use norm_linear::MOST_PROJECTIONS;
+
 /// What the references are written with, for kernels that start from one.
 pub mod parts {
     pub use super::rope_table::position;
@@ -46,6 +48,10 @@ ops! {
     add_rms_norm::ADD_RMS_NORM,
     linear::LINEAR,
     gated_linear::GATED_LINEAR,
+    linear_add::LINEAR_ADD,
+    norm_linear::NORM_LINEAR,
+    norm_swiglu::NORM_SWIGLU,
+    placed_attention::PLACED_ATTENTION,
     mul::MUL,
     silu::SILU,
     swiglu::SWIGLU,

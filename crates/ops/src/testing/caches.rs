@@ -108,6 +108,11 @@ impl Storage {
         LayerCache { keys: self.keys.start(), values: self.values.start(), capacity: self.capacity, previous }
     }
 
+    /// Keys, values, and what they were in a growing cache's former storage.
+    pub(super) fn memories(&mut self) -> [&mut Guarded; 4] {
+        [&mut self.keys, &mut self.values, &mut self.old_keys, &mut self.old_values]
+    }
+
     /// What a call may write: keys, then values, with their element type.
     pub(super) fn writable(&self) -> [(&'static str, &Guarded, DType); 2] {
         let dtype = self.shape.dtype;

@@ -24,8 +24,8 @@ pub(super) struct Concrete {
     pub(super) operands: Vec<(View, Vec<f32>)>,
     pub(super) outputs: Vec<View>,
     pub(super) weights: Arc<Weights>,
-    tokens: Vec<u32>,
-    sequences: Vec<SequenceShape>,
+    pub(super) tokens: Vec<u32>,
+    pub(super) sequences: Vec<SequenceShape>,
     pub(super) caches: Vec<CaseStorage>,
 }
 
@@ -105,6 +105,16 @@ impl Concrete {
 
     /// The call (number 1 of the program) bound to `kernel`.
     pub(super) fn bind(&self, kernel: &'static Kernel, workers: usize) -> Result<Bound, String> {
+        self.bind_with(&self.weights, kernel, workers)
+    }
+
+    /// The same with these weights, which may lie elsewhere.
+    pub(super) fn bind_with(
+        &self,
+        weights: &Arc<Weights>,
+        kernel: &'static Kernel,
+        workers: usize,
+    ) -> Result<Bound, String> {
         let choice = Choice { operator: kernel.operator, rows: 0..=usize::MAX, packed: None, kernel: kernel.name };
         let checkpoint = Resolved {
             name: "test",
@@ -117,7 +127,7 @@ impl Concrete {
             controls: MechanismControls::default(),
         };
         let registry = Registry::only(kernel);
-        bind(self.program.clone(), &checkpoint, &registry, &self.weights, Features::detect(), workers)
+        bind(self.program.clone(), &checkpoint, &registry, weights, Features::detect(), workers)
             .map_err(|error| error.to_string())
     }
 

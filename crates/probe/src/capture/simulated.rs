@@ -28,9 +28,9 @@ pub fn on_valgrind() -> bool {
 pub fn simulated_pass(engine: &mut Engine, workload: &Workload, tokens: &[u32]) -> Result<Vec<BoundKernel>, Error> {
     let Seeded { mut cache, tokens, keep } = seeded(engine, workload, tokens)?;
     let mut step = engine.prepare(&mut cache, tokens, keep)?;
-    step.run(&Plain);
+    step.run(&Plain)?;
     request(START_INSTRUMENTATION);
-    step.run(&Plain);
+    step.run(&Plain)?;
     request(STOP_INSTRUMENTATION);
     Ok(bound_kernels(workload.phase, step.bound()))
 }

@@ -80,7 +80,7 @@ pub(super) fn plain(step: &mut Prepared<'_, '_>, setup: &Setup<'_>, steps: usize
     let mut seconds = Vec::with_capacity(steps);
     for _ in 0..steps {
         let start = Instant::now();
-        step.run(&until);
+        step.run(&until).expect("a capture is of the CPU, whose walk gives no error");
         seconds.push(start.elapsed().as_secs_f64());
     }
     seconds
@@ -123,7 +123,7 @@ fn run(step: &mut Prepared<'_, '_>, setup: &Setup<'_>, traced: Traced, limit: Li
     let now = || origin.elapsed().as_nanos() as u64;
     for _ in 0..limit.steps {
         let start = now();
-        step.run(&Both(&until, &spans.traced));
+        step.run(&Both(&until, &spans.traced)).expect("a capture is of the CPU, whose walk gives no error");
         let end = now();
         // Whether the pass was cut short cannot be told: it does not count.
         if setup.is_cancelled() {

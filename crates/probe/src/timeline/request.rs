@@ -185,7 +185,7 @@ fn token<O: Observer, N: Notebook>(
         notes.pass(&step);
         notes.note(PREPARE, step_at);
         let at = notes.now();
-        step.run(observer);
+        step.run(observer)?;
         notes.note(WALK, at);
         if cancelled.load(Relaxed) {
             return Err(model::Error::Interrupted.into());

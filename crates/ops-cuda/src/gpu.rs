@@ -1,0 +1,403 @@
+//! One NVIDIA GPU as a device of `ops`: memory, weights in its layouts, and running bound programs, launch by launch or as a graph.
+//! Not here: kernels and their launches (`operators/`), compiling (`compiler.rs`).
+
+#![allow(unsafe_code, reason = "page-locked memory that the GPU reads and writes, and handles that cross threads")]
+
+use crate::compiler::Compiler;
+use crate::driver::{CAPABILITY_MAJOR, CAPABILITY_MINOR, Context, Driver, MULTIPROCESSORS, Module};
+use crate::graphs::{Graphs, Key, Next};
+use crate::layout::{DeviceWeight, FRAGMENTS, PLAIN_BF16, describe, layout};
+use crate::queue::Queue;
+use crate::{operators, sources, step};
+use ops::{Bound, BoundCall, DType, Device, Kernel, Matrix, Packed, Step, WeightFormat, WeightShape};
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Rows of logits whose largest columns a whole step finds itself.
+const ARGMAX_ROWS: usize = 64;
+const ARGMAX_BLOCKS: u32 = 64;
+/// Words in which kernels count arrivals.
+const ARRIVALS: usize = 4096;
+
+/// Why a GPU cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("no NVIDIA driver: {why}; `hourglass doctor` says how to get it, or run with --device cpu")]
+    Driver { why: String },
+    #[error("GPU {wanted} was asked for, and the driver sees {found}; give --device cuda:N with N below that")]
+    Ordinal { wanted: u32, found: i32 },
+    #[error("{name} is of compute capability {major}.{minor}; the kernels need 8.0 or newer: run with --device cpu")]
+    Capability { name: String, major: i32, minor: i32 },
+    #[error("no run-time compiler (NVRTC): {why}; `hourglass doctor` says how to get it, or run with --device cpu")]
+    Compiler { why: String },
+    #[error("the kernels did not compile: {why}")]
+    Compile { why: String },
+    #[error("the GPU cannot be used")]
+    Gpu(#[from] io::Error),
+}
+
+/// An open GPU with its kernels loaded.
+pub struct Gpu {
+    driver: Arc<Driver>,
+    context: Context,
+    label: String,
+    driver_version: String,
+    hopper: bool,
+    running: Mutex<Running>,
+}
+
+/// What one run at a time uses.
+struct Running {
+    queue: Queue,
+    /// Page-locked: the step's data, then the results of argmax.
+    host: *mut u8,
+    host_there: u64,
+    step_there: u64,
+    best: u64,
+    /// The output whose argmax the last run left in `host`.
+    found: Option<(u64, usize)>,
+}
+
+// SAFETY: the driver's handles may be used by any thread that entered the context, which every method does; `Running` is used
+// under its lock alone.
+unsafe impl Send for Gpu {}
+// SAFETY: as above.
+unsafe impl Sync for Gpu {}
+// SAFETY: as above.
+unsafe impl Send for Running {}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct PlaceArguments {
+    from: DeviceWeight,
+    to: u64,
+    to_scales: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct StepIn {
+    from: u64,
+    to: u64,
+    words: u32,
+    unused: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Argmax {
+    logits: u64,
+    best: u64,
+    arrived: u64,
+    result: u64,
+    width: u32,
+    f32: u32,
+}
+
+/// Opens GPU `ordinal`, compiles the kernels for it (or takes them from the cache) and loads them.
+///
+/// # Errors
+/// No driver, GPU or compiler, a GPU that is too old, or the driver's own error: one sentence each.
+pub fn open(ordinal: u32) -> Result<Gpu, OpenError> {
+    let driver = Driver::load().map_err(|why| OpenError::Driver { why })?;
+    driver.start().map_err(|error| OpenError::Driver { why: error.to_string() })?;
+    let found = driver.devices()?;
+    if i64::from(ordinal) >= i64::from(found) {
+        return Err(OpenError::Ordinal { wanted: ordinal, found });
+    }
+    let device = driver.device(ordinal as i32)?;
+    let name = driver.name(device)?;
+    let (major, minor) = (driver.attribute(device, CAPABILITY_MAJOR)?, driver.attribute(device, CAPABILITY_MINOR)?);
+    if major < 8 {
+        return Err(OpenError::Capability { name, major, minor });
+    }
+    let compiler = Compiler::find().map_err(|why| OpenError::Compiler { why })?;
+    let architecture = architecture(major, minor);
+    let context = driver.context(device)?;
+    driver.enter(context)?;
+    let modules = load_modules(&driver, &compiler, &architecture)?;
+    let (host, host_there) = driver.mapped(step::ROOM + ARRIVALS * 4)?;
+    let step_there = driver.allocate(step::ROOM)?;
+    let words = driver.allocate(ARRIVALS * 4 * 4)?;
+    driver.fill(words, 0, ARRIVALS * 4 * 4)?;
+    let multiprocessors = driver.attribute(device, MULTIPROCESSORS)? as u32;
+    let version = driver.version()?;
+    let driver = Arc::new(driver);
+    // Words of attention, then of argmax, then argmax's best (two words each).
+    let queue = Queue::new(&driver, modules, (major >= 9, multiprocessors), (step_there, words))?;
+    Ok(Gpu {
+        context,
+        label: format!("cuda:{ordinal} ({name})"),
+        driver_version: format!("CUDA {}.{}", version / 1000, version % 1000 / 10),
+        hopper: major == 9,
+        running: Mutex::new(Running {
+            queue,
+            host,
+            host_there,
+            step_there,
+            best: words + 2 * ARRIVALS as u64 * 4,
+            found: None,
+        }),
+        driver,
+    })
+}
+
+/// What the compiler calls a GPU of this capability: with the instructions of that generation alone where there are such.
+fn architecture(major: i32, minor: i32) -> String {
+    let own = if major >= 9 { "a" } else { "" };
+    format!("sm_{major}{minor}{own}")
+}
+
+/// All files, compiled side by side.
+fn load_modules(
+    driver: &Driver,
+    compiler: &Compiler,
+    architecture: &str,
+) -> Result<HashMap<&'static str, Module>, OpenError> {
+    let images: Vec<(&'static str, Result<Vec<u8>, String>)> = std::thread::scope(|scope| {
+        let started: Vec<_> = sources::ALL
+            .iter()
+            .map(|source| (source.name, scope.spawn(move || compiler.cached(source, architecture))))
+            .collect();
+        let joined = started.into_iter().map(|(name, thread)| {
+            (name, thread.join().unwrap_or_else(|_| Err(format!("compiling {name} ended without a result"))))
+        });
+        joined.collect()
+    });
+    let mut modules = HashMap::new();
+    for (name, image) in images {
+        let image = image.map_err(|why| OpenError::Compile { why })?;
+        modules.insert(name, driver.load_module(&image)?);
+    }
+    Ok(modules)
+}
+
+impl Gpu {
+    fn enter(&self) -> io::Result<MutexGuard<'_, Running>> {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        self.driver.enter(self.context)?;
+        Ok(running)
+    }
+
+    /// Kernel launches so far, those of graphs not counted.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn launches(&self) -> io::Result<u64> {
+        Ok(self.enter()?.queue.launches())
+    }
+}
+
+impl Device for Gpu {
+    fn label(&self) -> String {
+        self.label.clone()
+    }
+
+    fn driver(&self) -> String {
+        self.driver_version.clone()
+    }
+
+    fn kernels(&self) -> &'static [&'static Kernel] {
+        if self.hopper { operators::HOPPER } else { operators::ALL }
+    }
+
+    fn allocate(&self, bytes: usize) -> io::Result<*mut u8> {
+        let _running = self.enter()?;
+        let at = self.driver.allocate(bytes).map_err(|error| match self.driver.free_bytes() {
+            Ok(free) => io::Error::new(error.kind(), format!("{error}: {bytes} bytes wanted, {free} free")),
+            Err(_) => error,
+        })?;
+        self.driver.fill(at, 0, bytes)?;
+        Ok(at as *mut u8)
+    }
+
+    fn free(&self, start: *mut u8) {
+        if self.enter().is_ok() {
+            self.driver.free(start as u64);
+        }
+    }
+
+    fn upload(&self, to: *mut u8, from: &[u8]) -> io::Result<()> {
+        let _running = self.enter()?;
+        if from.is_empty() { Ok(()) } else { self.driver.upload(to as u64, from) }
+    }
+
+    fn download(&self, from: *const u8, to: &mut [u8]) -> io::Result<()> {
+        let _running = self.enter()?;
+        if to.is_empty() { Ok(()) } else { self.driver.download(from as u64, to) }
+    }
+
+    fn place(&self, weight: &Packed<'_>, to: *mut u8) -> io::Result<()> {
+        let shape = WeightShape { rows: weight.rows, cols: weight.cols, format: weight.format };
+        let kind = layout(&shape);
+        if kind != FRAGMENTS && kind != PLAIN_BF16 {
+            return self.upload(to, weight.bytes);
+        }
+        let running = self.enter()?;
+        let staged = self.driver.allocate(weight.bytes.len())?;
+        let placed = self.driver.upload(staged, weight.bytes).and_then(|()| {
+            let there = describe(to as u64, &shape, false);
+            let arguments =
+                PlaceArguments { from: describe(staged, &shape, true), to: to as u64, to_scales: there.scales };
+            let launch = |name, items: usize| {
+                running.queue.launch(
+                    "place.cu",
+                    name,
+                    ([items.div_ceil(256) as u32, 1, 1], [256, 1, 1], 0),
+                    &arguments,
+                );
+            };
+            let tiles = shape.rows.div_ceil(16);
+            if let (FRAGMENTS, WeightFormat::Affine4 { group, .. }) = (kind, shape.format) {
+                launch("place_fragments", tiles * (shape.cols / 128) * 256);
+                launch("place_scales", tiles * (shape.cols / group) * 16);
+            } else {
+                launch("place_bf16", shape.rows * shape.cols);
+            }
+            running.queue.finish()?;
+            self.driver.wait(running.queue.stream)
+        });
+        self.driver.free(staged);
+        placed
+    }
+
+    fn run(&self, bound: &Bound, step: &Step<'_>, wants: &dyn Fn(&BoundCall) -> bool) -> io::Result<()> {
+        let mut running = self.enter()?;
+        running.found = None;
+        // Digest of the wanted calls (FNV-1a, a call at a time).
+        let (mut calls, mut wanted) = (0xcbf2_9ce4_8422_2325u64, 0);
+        for (index, call) in bound.calls().iter().enumerate() {
+            if wants(call) {
+                calls = (calls ^ index as u64).wrapping_mul(0x0100_0000_01b3);
+                wanted += 1;
+            }
+        }
+        if wanted == 0 {
+            return Ok(());
+        }
+        let step_bytes = running.write_step(step)?;
+        let longest = step.sequences.iter().map(|sequence| sequence.rows).max().unwrap_or(0);
+        let key = Key { calls, sequences: step.sequences.len(), longest, step_bytes };
+        let output = bound.output();
+        let whole = wanted == bound.calls().len() && output.rows <= ARGMAX_ROWS;
+        let put = |running: &Running| {
+            running.step_in(step_bytes);
+            let mut order = false;
+            for (index, call) in bound.calls().iter().enumerate() {
+                order |= call.barrier_before;
+                if wants(call) {
+                    if order {
+                        running.queue.flush();
+                        order = false;
+                    }
+                    bound.enqueue(index, step, &running.queue);
+                }
+            }
+            if whole {
+                running.argmax(&output);
+            }
+            running.queue.finish()
+        };
+        let (queue, graphs) = (&running.queue, bound.kept(|| Graphs::new(&self.driver)));
+        match graphs.next(key) {
+            Next::Launch => put(&running)?,
+            Next::Capture => {
+                self.driver.begin_capture(queue.stream)?;
+                let captured = put(&running);
+                let graph = self.driver.end_capture(queue.stream);
+                captured?;
+                let graph = graph?;
+                graphs.keep(key, graph);
+                self.driver.replay(graph, queue.stream)?;
+            }
+            Next::Replay(graph) => {
+                self.driver.replay(graph, queue.stream)?;
+                for (index, call) in bound.calls().iter().enumerate() {
+                    if wants(call) {
+                        bound.count_dispatch(index);
+                    }
+                }
+            }
+        }
+        self.driver.wait(queue.stream)?;
+        if whole {
+            running.found = Some((output.as_ptr() as u64, output.rows));
+        }
+        Ok(())
+    }
+
+    fn argmax(&self, _bound: &Bound, output: &Matrix<'_>, row: usize) -> io::Result<u32> {
+        let mut running = self.enter()?;
+        let known = (output.as_ptr() as u64, output.rows);
+        if running.found != Some(known) {
+            if output.rows > ARGMAX_ROWS {
+                let start = output.as_ptr().wrapping_add(row * output.row_bytes()) as u64;
+                running.argmax_of(start, 1, output.width, output.dtype);
+                running.queue.finish()?;
+                self.driver.wait(running.queue.stream)?;
+                return Ok(running.result(0));
+            }
+            running.argmax(output);
+            running.queue.finish()?;
+            self.driver.wait(running.queue.stream)?;
+            running.found = Some(known);
+        }
+        Ok(running.result(row))
+    }
+}
+
+impl Running {
+    fn write_step(&self, step: &Step<'_>) -> io::Result<usize> {
+        // SAFETY: the page-locked block is this long, and no kernel reads it now: every run waits for its end.
+        let block = unsafe { std::slice::from_raw_parts_mut(self.host, step::ROOM) };
+        step::write(step, block, self.step_there)
+    }
+
+    fn step_in(&self, bytes: usize) {
+        let words = bytes.div_ceil(4) as u32;
+        let arguments = StepIn { from: self.host_there, to: self.step_there, words, unused: 0 };
+        self.queue.launch("place.cu", "step_in", ([words.div_ceil(256), 1, 1], [256, 1, 1], 0), &arguments);
+    }
+
+    fn argmax(&self, output: &Matrix<'_>) {
+        self.argmax_of(output.as_ptr() as u64, output.rows, output.width, output.dtype);
+    }
+
+    fn argmax_of(&self, start: u64, rows: usize, width: usize, dtype: DType) {
+        let arguments = Argmax {
+            logits: start,
+            best: self.best,
+            arrived: self.queue.arrivals + ARRIVALS as u64 * 4,
+            result: self.host_there + step::ROOM as u64,
+            width: width as u32,
+            f32: u32::from(dtype == DType::F32),
+        };
+        let grid = [ARGMAX_BLOCKS, rows as u32, 1];
+        self.queue.launch("place.cu", "argmax", (grid, [256, 1, 1], 0), &arguments);
+    }
+
+    fn result(&self, row: usize) -> u32 {
+        // SAFETY: inside the page-locked block; the kernel that writes it has ended.
+        unsafe { self.host.add(step::ROOM).cast::<u32>().add(row).read_volatile() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn architectures_are_named_as_the_compiler_does() {
+        let names = [(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)].map(|(major, minor)| architecture(major, minor));
+        assert_eq!(names, ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"]);
+    }
+
+    #[test]
+    fn without_a_driver_opening_is_one_sentence() {
+        if let Err(error) = open(4096) {
+            let text = error.to_string();
+            assert!(text.len() > 20 && !text.contains('\n'), "{text}");
+        }
+    }
+}

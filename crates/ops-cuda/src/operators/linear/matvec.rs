@@ -1,0 +1,267 @@
+//! Products of one to eight rows: how a launch is cut, and several products of one input in one launch. Not here: their arithmetic
+//! (`kernels/linear_matvec.cu` for 4-bit codes, `linear_plain.cu` for bfloat16).
+
+use super::bias;
+use crate::layout::{DeviceWeight, FRAGMENTS, describe, layout};
+use crate::queue::Queue;
+use ops::{Invocation, WeightFormat, WeightShape};
+
+/// Products that one launch holds.
+const PARTS: usize = 3;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    w: DeviceWeight,
+    bias: u64,
+    residual: u64,
+    y: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Arguments {
+    x: u64,
+    norm: u64,
+    rows: u32,
+    cols: u32,
+    parts: u32,
+    epsilon: f32,
+    first: [u32; 4],
+    part: [Part; PARTS],
+}
+
+/// What a kernel does around the product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Around {
+    Nothing,
+    Norm,
+    Gated,
+}
+
+/// Which kernel, and how much a block does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    file: &'static str,
+    kernel: &'static str,
+    warps: u32,
+    /// Outputs per block (gated: of the result).
+    outputs: u32,
+    shared_bytes: u32,
+}
+
+impl Arguments {
+    fn new(i: &Invocation<'_>, part: Part) -> Arguments {
+        let x = i.input(0);
+        Arguments {
+            x: x.as_ptr() as u64,
+            norm: 0,
+            rows: x.rows as u32,
+            cols: x.width as u32,
+            parts: 0,
+            epsilon: i.attributes().epsilon,
+            first: [0; 4],
+            part: [part; PARTS],
+        }
+    }
+
+    /// Adds a product, if it is of the same input and there is room.
+    pub(crate) fn join(&mut self, other: &Arguments, part: Part, cut: &Cut) -> bool {
+        let parts = self.parts as usize;
+        if (self.x, self.rows, self.cols) != (other.x, other.rows, other.cols) || parts == PARTS {
+            return false;
+        }
+        self.part[parts] = part;
+        self.first[parts + 1] = self.first[parts] + part.w.rows.div_ceil(cut.outputs);
+        self.parts += 1;
+        true
+    }
+
+    pub(crate) fn launch(&self, queue: &Queue, cut: &Cut) {
+        let blocks = self.first[self.parts as usize];
+        queue.put(cut.file, cut.kernel, ([blocks, 1, 1], [cut.warps * 32, 1, 1], cut.shared_bytes), self);
+    }
+}
+
+fn part(i: &Invocation<'_>, weight: usize, output: usize) -> Part {
+    let (start, shape) = i.weight_at(weight);
+    Part { w: describe(start as u64, &shape, false), bias: 0, residual: 0, y: i.output(output).as_ptr() as u64 }
+}
+
+pub(super) fn linear(i: &Invocation<'_>) {
+    let part = Part { bias: bias(i), ..part(i, 0, 0) };
+    let queue: &Queue = i.queue();
+    queue.matvec(cut(i.input(0).rows, &i.weight_at(0).1, Around::Nothing), &Arguments::new(i, part), part);
+}
+
+pub(super) fn linear_add(i: &Invocation<'_>) {
+    let part = Part { residual: i.input(1).as_ptr() as u64, ..part(i, 0, 0) };
+    let queue: &Queue = i.queue();
+    queue.matvec(cut(i.input(0).rows, &i.weight_at(0).1, Around::Nothing), &Arguments::new(i, part), part);
+}
+
+pub(super) fn norm_linear(i: &Invocation<'_>) {
+    let cut = cut(i.input(0).rows, &i.weight_at(1).1, Around::Norm);
+    let first = Arguments { norm: i.weight_at(0).0 as u64, ..Arguments::new(i, part(i, 1, 0)) };
+    let mut all = first;
+    for index in 1..i.weights() {
+        all.join(&first, part(i, index, index - 1), &cut);
+    }
+    let queue: &Queue = i.queue();
+    queue.flush();
+    all.launch(queue, &cut);
+}
+
+pub(super) fn norm_swiglu(i: &Invocation<'_>) {
+    let cut = cut(i.input(0).rows, &i.weight_at(1).1, Around::Gated);
+    let mut all = Arguments { norm: i.weight_at(0).0 as u64, ..Arguments::new(i, part(i, 1, 0)) };
+    all.part[1] = part(i, 2, 0);
+    // Every block has both parts.
+    all.parts = 1;
+    all.first[1] = all.part[0].w.rows.div_ceil(cut.outputs);
+    let queue: &Queue = i.queue();
+    queue.flush();
+    all.launch(queue, &cut);
+}
+
+fn cut(rows: usize, shape: &WeightShape, around: Around) -> Cut {
+    if layout(shape) == FRAGMENTS { fragments(shape, around) } else { plain(rows, shape, around) }
+}
+
+/// bfloat16 rows: four warps of one or two outputs each.
+fn plain(rows: usize, shape: &WeightShape, around: Around) -> Cut {
+    let narrow = shape.cols <= 1024;
+    let (kernel, outputs) = match (around, rows, narrow) {
+        (Around::Nothing, 1, true) => ("matvec_plain_r1o2d4", 2),
+        (Around::Nothing, 1, false) => ("matvec_plain_r1o1d8", 1),
+        (Around::Nothing, ..) => ("matvec_plain_r8o1d4", 1),
+        (Around::Norm, 1, true) => ("norm_plain_r1o2d4", 2),
+        (Around::Norm, 1, false) => ("norm_plain_r1o1d8", 1),
+        (Around::Norm, ..) => ("norm_plain_r8o1d4", 1),
+        (Around::Gated, 1, _) => ("gated_plain_r1d4", 1),
+        (Around::Gated, ..) => ("gated_plain_r8d2", 1),
+    };
+    let shared_bytes = if around == Around::Nothing { 0 } else { shape.cols as u32 * 4 };
+    Cut { file: "linear_plain.cu", kernel, warps: 4, outputs: 4 * outputs, shared_bytes }
+}
+
+/// Codes: a block's warps share the units of 128 columns of one or two row tiles.
+fn fragments(shape: &WeightShape, around: Around) -> Cut {
+    let WeightFormat::Affine4 { group, .. } = shape.format else { unreachable!("only codes lie in fragments") };
+    let units = shape.cols.div_ceil(128);
+    // Enough row tiles to keep every processor busy with two at a time: the head.
+    let many = shape.rows >= 1 << 16;
+    let (tiles, at_once) = match (around, units, many) {
+        (Around::Gated, ..=8, _) => (2, 1),
+        (Around::Gated, ..) => (2, 2),
+        (_, _, true) => (2, 2),
+        (_, ..=8, _) => (1, 1),
+        (_, ..=32, _) | (Around::Norm, ..) => (1, 2),
+        _ => (1, 4),
+    };
+    let (tiles, at_once) = match (group, around) {
+        (32, Around::Gated) => (2, 1),
+        (32, _) => (1, 1),
+        _ => (tiles, at_once),
+    };
+    // As many as the kernels' registers leave room for.
+    let most_warps = if tiles == 1 { 16 } else { 12 };
+    let rounds = units.div_ceil(at_once * most_warps);
+    let warps = units.div_ceil(at_once * rounds).max(1) as u32;
+    let kernel = match (around, group, tiles, at_once) {
+        (Around::Nothing, 128, 1, 1) => "matvec_g128_t1u1",
+        (Around::Nothing, 128, 1, 2) => "matvec_g128_t1u2",
+        (Around::Nothing, 128, 1, _) => "matvec_g128_t1u4",
+        (Around::Nothing, 128, ..) => "matvec_g128_t2u2",
+        (Around::Nothing, 64, 1, 1) => "matvec_g64_t1u1",
+        (Around::Nothing, 64, 1, 2) => "matvec_g64_t1u2",
+        (Around::Nothing, 64, 1, _) => "matvec_g64_t1u4",
+        (Around::Nothing, 64, ..) => "matvec_g64_t2u2",
+        (Around::Nothing, ..) => "matvec_g32_t1u1",
+        (Around::Norm, 128, 1, 1) => "norm_g128_t1u1",
+        (Around::Norm, 128, 1, _) => "norm_g128_t1u2",
+        (Around::Norm, 128, ..) => "norm_g128_t2u2",
+        (Around::Norm, 64, 1, 1) => "norm_g64_t1u1",
+        (Around::Norm, 64, 1, _) => "norm_g64_t1u2",
+        (Around::Norm, 64, ..) => "norm_g64_t2u2",
+        (Around::Norm, ..) => "norm_g32_t1u1",
+        (Around::Gated, 128, _, 1) => "gated_g128_u1",
+        (Around::Gated, 128, ..) => "gated_g128_u2",
+        (Around::Gated, 64, _, 1) => "gated_g64_u1",
+        (Around::Gated, 64, ..) => "gated_g64_u2",
+        (Around::Gated, ..) => "gated_g32_u1",
+    };
+    let norm_bytes = if around == Around::Nothing { 0 } else { shape.cols as u32 * 4 };
+    Cut {
+        file: "linear_matvec.cu",
+        kernel,
+        warps,
+        outputs: if around == Around::Gated { 16 } else { 16 * tiles as u32 },
+        // Sums of every warp's tiles, its sums of squares, and the norm.
+        shared_bytes: warps * (tiles as u32 * 512 + 32) + norm_bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ops::ElementType;
+
+    const AROUND: [Around; 3] = [Around::Nothing, Around::Norm, Around::Gated];
+
+    #[test]
+    fn a_cut_covers_all_columns_no_warp_is_idle_and_shared_memory_suffices() {
+        for cols in [128, 384, 1024, 2048, 2560, 3072, 4096, 9728, 12288, 25600] {
+            for (rows, group) in [(1024, 128), (151_936, 128), (1024, 64), (64, 32)] {
+                let format = WeightFormat::Affine4 { group, parameters: ElementType::BF16 };
+                for around in AROUND.into_iter().filter(|around| *around == Around::Nothing || cols <= 4096) {
+                    let cut = fragments(&WeightShape { rows, cols, format }, around);
+                    assert!((1..=16).contains(&cut.warps) && cut.warps as usize <= cols / 128, "{cols}: {cut:?}");
+                    assert!(cut.shared_bytes <= 48 << 10, "{cols}: {cut:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_kernel_of_a_cut_is_in_its_file() {
+        let parameters = [ElementType::BF16, ElementType::F16];
+        let packed = [32, 64, 128]
+            .into_iter()
+            .flat_map(|group| parameters.map(|p| WeightFormat::Affine4 { group, parameters: p }));
+        for format in packed.chain([WeightFormat::Bf16]) {
+            for (cols, outs) in [(1024, 1024), (2560, 1024), (4096, 1 << 17), (9728, 1024)] {
+                for (around, rows) in AROUND.into_iter().flat_map(|around| [(around, 1), (around, 5)]) {
+                    let cut = cut(rows, &WeightShape { rows: outs, cols, format }, around);
+                    let source = crate::sources::ALL.iter().find(|source| source.name == cut.file);
+                    let text = source.map(crate::sources::Source::text).unwrap_or_default();
+                    assert!(text.contains(&format!("({}, ", cut.kernel)), "{cut:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn products_of_one_input_join_and_others_do_not() {
+        let shape = WeightShape { rows: 100, cols: 256, format: WeightFormat::Bf16 };
+        let part = Part { w: describe(0, &shape, false), bias: 0, residual: 0, y: 64 };
+        let of = |x| Arguments {
+            x,
+            norm: 0,
+            rows: 1,
+            cols: 256,
+            parts: 0,
+            epsilon: 0.0,
+            first: [0; 4],
+            part: [part; PARTS],
+        };
+        let (cut, mut all) = (plain(1, &shape, Around::Nothing), of(4096));
+        for _ in 0..PARTS {
+            assert!(all.join(&of(4096), part, &cut));
+        }
+        assert!(!all.join(&of(4096), part, &cut), "no room");
+        assert_eq!(all.first, [0, 13, 26, 39]);
+        let mut one = of(4096);
+        assert!(one.join(&of(4096), part, &cut) && !one.join(&of(8192), part, &cut), "another input");
+    }
+}

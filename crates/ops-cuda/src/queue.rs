@@ -1,0 +1,125 @@
+//! What a device's kernels put their work into: launches by name into one stream, each allowed to start before the one before it has
+//! ended (kernels wait for their inputs themselves). Matrix-vector products of one input that follow each other without a
+//! barrier become one launch. Not here: the kernels, and capturing what is put here as a graph (`graphs.rs`).
+
+use crate::driver::{Driver, Function, LaunchAttribute, Module, OVERLAP, Stream};
+use crate::operators::linear::matvec::{Arguments, Cut, Part};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+/// Grid, block and bytes of dynamic shared memory.
+pub(crate) type Shape = ([u32; 3], [u32; 3], u32);
+
+/// One stream of one GPU. Used by one thread at a time.
+pub struct Queue {
+    pub(crate) driver: Arc<Driver>,
+    pub(crate) stream: Stream,
+    modules: HashMap<&'static str, Module>,
+    functions: RefCell<HashMap<&'static str, Function>>,
+    overlap: bool,
+    pub(crate) multiprocessors: u32,
+    /// The device's copy of the step.
+    pub(crate) step: u64,
+    /// Zeroed words that kernels count arrivals in and leave zeroed.
+    pub(crate) arrivals: u64,
+    pending: RefCell<Option<(Cut, Arguments)>>,
+    error: Cell<Option<io::Error>>,
+    launches: Cell<u64>,
+}
+
+impl Queue {
+    pub(crate) fn new(
+        driver: &Arc<Driver>,
+        modules: HashMap<&'static str, Module>,
+        (overlap, multiprocessors): (bool, u32),
+        (step, arrivals): (u64, u64),
+    ) -> io::Result<Queue> {
+        Ok(Queue {
+            driver: Arc::clone(driver),
+            stream: driver.stream()?,
+            modules,
+            functions: RefCell::default(),
+            overlap,
+            multiprocessors,
+            step,
+            arrivals,
+            pending: RefCell::default(),
+            error: Cell::default(),
+            launches: Cell::new(0),
+        })
+    }
+
+    /// Puts one launch of kernel `name` of `file` behind what is there. An error is kept until [`Queue::finish`].
+    pub(crate) fn launch<T: Copy>(&self, file: &'static str, name: &'static str, shape: Shape, argument: &T) {
+        self.flush();
+        self.put(file, name, shape, argument);
+    }
+
+    /// The same, ahead of what [`Queue::matvec`] held back.
+    pub(crate) fn put<T: Copy>(&self, file: &'static str, name: &'static str, shape: Shape, argument: &T) {
+        if shape.0.contains(&0) {
+            return;
+        }
+        let attributes: &[LaunchAttribute] = if self.overlap { &[OVERLAP] } else { &[] };
+        let launched = self
+            .function(file, name, shape.2)
+            .and_then(|function| self.driver.launch(function, shape, self.stream, attributes, argument));
+        self.launches.set(self.launches.get() + 1);
+        if let Err(error) = launched {
+            let before = self.error.take();
+            self.error.set(Some(before.unwrap_or_else(|| io::Error::new(error.kind(), format!("{name}: {error}")))));
+        }
+    }
+
+    fn function(&self, file: &'static str, name: &'static str, shared_bytes: u32) -> io::Result<Function> {
+        if let Some(function) = self.functions.borrow().get(name) {
+            return Ok(*function);
+        }
+        let module = self.modules.get(file).ok_or_else(|| io::Error::other(format!("no kernel file {file}")))?;
+        let function = self.driver.function(*module, name)?;
+        // Beyond what every launch may have; a kernel's launches all ask for the same.
+        if shared_bytes > 48 << 10 {
+            self.driver.allow_shared(function, shared_bytes)?;
+        }
+        self.functions.borrow_mut().insert(name, function);
+        Ok(function)
+    }
+
+    /// A matrix-vector product, in one launch with those before it if they have the same input and shape.
+    pub(crate) fn matvec(&self, cut: Cut, arguments: &Arguments, part: Part) {
+        if let Some((known, together)) = &mut *self.pending.borrow_mut()
+            && *known == cut
+            && together.join(arguments, part, &cut)
+        {
+            return;
+        }
+        self.flush();
+        let mut alone = *arguments;
+        alone.join(arguments, part, &cut);
+        *self.pending.borrow_mut() = Some((cut, alone));
+    }
+
+    /// Launches what was held back.
+    pub(crate) fn flush(&self) {
+        let pending = self.pending.borrow_mut().take();
+        if let Some((cut, arguments)) = pending {
+            arguments.launch(self, &cut);
+        }
+    }
+
+    /// Everything is in the stream.
+    ///
+    /// # Errors
+    /// The first error since the last call.
+    pub(crate) fn finish(&self) -> io::Result<()> {
+        self.flush();
+        self.error.take().map_or(Ok(()), Err)
+    }
+
+    /// Launches so far.
+    pub(crate) fn launches(&self) -> u64 {
+        self.launches.get()
+    }
+}

@@ -1,0 +1,49 @@
+//! The kernels' sources, each with the prelude before it, and the names of the kernels in them.
+//! Not here: compiling them (`compiler.rs`).
+
+/// One CUDA C++ file.
+pub struct Source {
+    /// Its name, as the compiler's messages and the line tables have it.
+    pub name: &'static str,
+    body: &'static str,
+}
+
+const PRELUDE: &str = include_str!("../kernels/prelude.cuh");
+
+macro_rules! sources {
+    ($($file:literal),+ $(,)?) => {
+        /// Every file.
+        pub static ALL: &[Source] = &[$(Source { name: $file, body: include_str!(concat!("../kernels/", $file)) }),+];
+    };
+}
+
+sources! {
+    "place.cu",
+    "embed.cu",
+    "rope_table.cu",
+    "elementwise.cu",
+    "norm.cu",
+    "rope.cu",
+    "cache.cu",
+    "attention_readable.cu",
+    "attention_decode.cu",
+    "attention_tiled.cu",
+    "linear_readable.cu",
+    "linear_matvec.cu",
+    "linear_plain.cu",
+    "linear_matmul.cu",
+    "linear_wgmma.cu",
+}
+
+impl Source {
+    /// What is compiled: the prelude, what files of its kind share, and the file, whose lines keep their numbers.
+    pub fn text(&self) -> String {
+        let shared = match self.name {
+            name if name.starts_with("attention_") => ("attention.cuh", include_str!("../kernels/attention.cuh")),
+            "linear_matvec.cu" | "linear_plain.cu" => ("matvec.cuh", include_str!("../kernels/matvec.cuh")),
+            _ => ("nothing shared", ""),
+        };
+        let parts = [("prelude.cuh", PRELUDE), shared, (self.name, self.body)];
+        parts.iter().map(|(name, text)| format!("#line 1 \"{name}\"\n{text}\n")).collect()
+    }
+}
