@@ -280,7 +280,8 @@ pub fn run<O: Observer>(bound: &mut Bound, workers: &Workers, step: &Step<'_>, o
 fn walk<O: Observer>(bound: &Bound, workers: &Workers, step: &Step<'_>, observer: &O, worker: usize) {
     let (scratch, scratch_bytes) = bound.scratch(worker);
     let mut skipped_barrier = false;
-    let invocation = |call| Invocation { worker, workers: workers.count(), step, call, scratch, scratch_bytes };
+    let invocation =
+        |call| Invocation { worker, workers: workers.count(), step, call, scratch, scratch_bytes, queue: None };
     // What this worker has asked for while it waited: so many pieces of this call's.
     let (mut fetched_for, mut pieces) = (usize::MAX, 0);
     observer.begins(worker);

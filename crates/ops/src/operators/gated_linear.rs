@@ -32,7 +32,9 @@ impl Operator for GatedLinear {
         }
         if x.width != gate.cols || y.width != gate.rows || x.rows != y.rows {
             let (x, w, y) = ((x.rows, x.width), (gate.rows, gate.cols), (y.rows, y.width));
-            return Err(format!("expected x (rows, in), weights (out, in) and y (rows, out), found {x:?}, {w:?} and {y:?}"));
+            return Err(format!(
+                "expected x (rows, in), weights (out, in) and y (rows, out), found {x:?}, {w:?} and {y:?}"
+            ));
         }
         Ok(())
     }
@@ -54,8 +56,7 @@ impl Operator for GatedLinear {
     fn cases(&self) -> Vec<Case> {
         use ElementType::{BF16, F16, F32};
         let w4 = |group, parameters| WeightFormat::Affine4 { group, parameters };
-        let mut cases: Vec<Case> =
-            (1..=8).map(|rows| case(rows, 60 + 19 * rows, 256, w4(128, BF16))).collect();
+        let mut cases: Vec<Case> = (1..=8).map(|rows| case(rows, 60 + 19 * rows, 256, w4(128, BF16))).collect();
         for (rows, format) in [
             (1, w4(64, F16)),
             (2, w4(32, F32)),
@@ -65,7 +66,11 @@ impl Operator for GatedLinear {
             cases.push(case(rows, 97, 576, format));
         }
         // A real model's width, one output, fewer outputs than workers.
-        cases.extend([case(1, 3072, 1024, w4(128, BF16)), case(4, 1, 128, w4(128, BF16)), case(8, 5, 128, w4(128, BF16))]);
+        cases.extend([
+            case(1, 3072, 1024, w4(128, BF16)),
+            case(4, 1, 128, w4(128, BF16)),
+            case(8, 5, 128, w4(128, BF16)),
+        ]);
         // Gates from where the sigmoid is nearly 0 to where it is nearly 1.
         let mut wide = case(2, 130, 256, w4(128, BF16));
         wide.label.push_str(" wide");

@@ -54,8 +54,15 @@ impl Operator for LinearAdd {
         let g64 = WeightFormat::Affine4 { group: 64, parameters: ElementType::F16 };
         let shapes = [(1, 1024, 2048), (1, 65, 128), (2, 97, 384), (5, 33, 256), (8, 200, 1152)];
         let formats = [g128, g64, WeightFormat::Bf16, WeightFormat::Int8 { group: 32 }];
-        let every = formats.into_iter().flat_map(|format| shapes.map(|(rows, outs, cols)| case(rows, outs, cols, format)));
-        every.chain([case(1, 2560, 9728, g128), case(1, 1024, 3072, WeightFormat::Bf16), case(3, 7, 33, WeightFormat::Bf16)]).collect()
+        let every =
+            formats.into_iter().flat_map(|format| shapes.map(|(rows, outs, cols)| case(rows, outs, cols, format)));
+        every
+            .chain([
+                case(1, 2560, 9728, g128),
+                case(1, 1024, 3072, WeightFormat::Bf16),
+                case(3, 7, 33, WeightFormat::Bf16),
+            ])
+            .collect()
     }
 
     fn random_case(&self, draw: &mut Draw) -> Case {

@@ -293,15 +293,8 @@ impl<'a> Arrangement<'a> {
     fn share(&self, step: &Step<'_>, worker: usize) {
         let call = &self.bound.calls()[CALL];
         let scratch = self.scratch[worker].start();
-        let invocation = Invocation {
-            queue: None,
-            worker,
-            workers: self.workers,
-            step,
-            call,
-            scratch,
-            scratch_bytes: call.scratch,
-        };
+        let invocation =
+            Invocation { queue: None, worker, workers: self.workers, step, call, scratch, scratch_bytes: call.scratch };
         if let Some(ahead) = self.kernel.ahead {
             let pieces = (0..MOST_PIECES).take_while(|piece| ahead(&invocation, *piece)).count();
             assert!(pieces < MOST_PIECES, "`ahead` names piece after piece without an end");

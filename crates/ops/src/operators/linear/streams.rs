@@ -224,9 +224,8 @@ unsafe fn gated_blocks<const FORMAT: u8, const ROWS: usize, const PAIRS: usize, 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 fn silu_times(gate: __m512, up: __m512) -> __m512 {
     // SAFETY: 64 bytes of numbers either way.
-    let (mut gates, ups) = unsafe {
-        (std::mem::transmute::<__m512, [f32; LANES]>(gate), std::mem::transmute::<__m512, [f32; LANES]>(up))
-    };
+    let (mut gates, ups) =
+        unsafe { (std::mem::transmute::<__m512, [f32; LANES]>(gate), std::mem::transmute::<__m512, [f32; LANES]>(up)) };
     for lane in 0..LANES {
         gates[lane] = silu::<true>(gates[lane]) * ups[lane];
     }

@@ -4,8 +4,8 @@
 
 #![allow(unsafe_code, reason = "AVX-512 loads and stores through pointers into checked operands and private scratch")]
 
-use super::vector::{Outputs, code_lines, for_format, header, header_bytes, is_affine4, lockstep};
 use super::ahead::ahead;
+use super::vector::{Outputs, code_lines, for_format, header, header_bytes, is_affine4, lockstep};
 use super::{Operands, packed};
 use crate::Portions;
 use crate::ladder::MATVEC_MAX_ROWS;
