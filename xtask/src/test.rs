@@ -1,5 +1,5 @@
 //! `cargo xtask test`: everything that must hold before a commit, the tests last, so that their runner's summary is the
-//! last thing printed.
+//! last thing printed. The handbook is built by tests of its crate, for which nothing is compiled twice.
 //! Not here: the tests.
 
 use std::path::{Path, PathBuf};

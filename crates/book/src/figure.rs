@@ -66,7 +66,7 @@ impl Figures {
         let folder = out.join(FOLDER);
         std::fs::create_dir_all(&folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
         let draw = (DRAW.to_owned(), hourglass::handbook::figure_script());
-        for (name, text) in self.data.borrow().iter().map(|(name, text)| (name, text)).chain([(&draw.0, &draw.1)]) {
+        for (name, text) in self.data.borrow().iter().chain([(&draw.0, &draw.1)]) {
             let path = folder.join(name);
             std::fs::write(&path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
         }

@@ -83,7 +83,10 @@ fn select<'a>(list: &'a Value, conditions: &str) -> Result<&'a Value> {
     let fits = |item: &&'a Value| {
         conditions.iter().all(|(key, words)| match field(item, key) {
             Some(Value::String(text)) => text == words,
-            Some(value) => value.to_string() == *words,
+            Some(value) => {
+                let shown = value.to_string();
+                shown == *words
+            }
             None => false,
         })
     };

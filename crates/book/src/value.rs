@@ -33,6 +33,47 @@ pub(crate) fn words(records: &Records, given: &str) -> Result<String> {
     unit::write(amount, form)
 }
 
+/// Whether `EXPRESSION < EXPRESSION` (or `>`) holds: for prose that says which of two is larger.
+///
+/// # Errors
+/// It does not, with both values; or as [`words`].
+pub(crate) fn expect(records: &Records, given: &str) -> Result<()> {
+    let parts = parts(given);
+    let Some(at) = parts.iter().position(|part| part == "<" || part == ">") else {
+        bail!("expected `EXPRESSION < EXPRESSION`, or `>`");
+    };
+    let [left, right] = [&parts[..at], &parts[at + 1..]].map(|mut side| {
+        let amount = sum(records, &mut side)?;
+        match side.first() {
+            Some(more) => bail!("'{more}' is too much"),
+            None => Ok(amount),
+        }
+    });
+    let (left, right) = (left?, right?);
+    if left.dimension != right.dimension {
+        bail!("both sides of '{}' must be of one unit", parts[at]);
+    }
+    let holds = if parts[at] == "<" { left.value < right.value } else { left.value > right.value };
+    if !holds {
+        bail!("the words around it suppose this, and it is {} and {}: say it in another way", left.value, right.value);
+    }
+    Ok(())
+}
+
+/// The file and line that a row of source lines names.
+///
+/// # Errors
+/// A place that is no such row.
+pub(crate) fn source_line(records: &Records, place: &str) -> Result<(String, usize)> {
+    let row = json(records, place)?;
+    let file = row.get("file").and_then(Value::as_str);
+    let line = row.get("line").and_then(Value::as_u64).and_then(|line| usize::try_from(line).ok());
+    match (file, line) {
+        (Some(file), Some(line)) if line > 0 => Ok((file.to_owned(), line)),
+        _ => bail!("{place} names no source line"),
+    }
+}
+
 /// Words apart by spaces that are in no brackets.
 fn parts(given: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
@@ -196,6 +237,16 @@ mod tests {
         assert_eq!(said("r:/rows | n"), "2");
         assert_eq!(said("2 + 3 * 4 | n"), "14");
         assert!(said("r:/lost | json").contains("\"unavailable\":\"no PMU\""));
+    }
+
+    #[test]
+    fn what_prose_supposes_is_checked() {
+        let records = records();
+        assert!(expect(&records, "r:/time > 1s").is_ok());
+        for (given, part) in [("r:/time < 1s", "suppose this"), ("r:/time > 1B", "one unit"), ("r:/time", "expected")] {
+            let fault = format!("{:#}", expect(&records, given).unwrap_err());
+            assert!(fault.contains(part), "{given}: {fault}");
+        }
     }
 
     #[test]

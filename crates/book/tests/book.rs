@@ -25,7 +25,7 @@ fn small(chapter: &str) -> Result<book::Summary, String> {
     let root = tempfile::tempdir().unwrap();
     let place = root.path().join("book/src");
     std::fs::create_dir_all(&place).unwrap();
-    std::fs::write(root.path().join("book/book.toml"), "[book]\ntitle = 'x'\n[output.html]\n").unwrap();
+    std::fs::write(root.path().join("book/book.toml"), "[book]\ntitle = 'x'\n[output.html]\ninput-404 = ''\n").unwrap();
     std::fs::write(root.path().join("book/records.toml"), "folder = 'none'\n[records]\n").unwrap();
     std::fs::write(place.join("SUMMARY.md"), "# Summary\n\n- [One](one.md)\n").unwrap();
     std::fs::write(place.join("one.md"), format!("# One\n\n{chapter}\n")).unwrap();
@@ -50,6 +50,8 @@ fn what_resolves_to_nothing_fails_and_is_named() {
         ("{{code b.rs two}}", "b.rs: cannot be read"),
         ("{{vaule x}}", "'vaule' is no inclusion"),
         ("{{value x", "is not closed"),
+        ("{{expect 2 < 1}}", "suppose this"),
+        ("{{line lines.json:/places/0}}", "there is no file lines.json"),
         ("```rust\nfn main() {}\n```", "Rust is included from the sources"),
         ("[x](two.md)", "the book has no such page"),
         ("[x](#two)", "the page has no such heading"),
