@@ -1,7 +1,7 @@
 //! Day 6, beyond the chapter's route: decode attention in one call. Not here: prompts (day 5), which keep the tiled kernel.
 //!
-//! Readable attention of one row is three calls with barriers between them, and heads that share keys and values each read them
-//! again. One call can read each key and each value once, for all the heads that use it, and keep the scores to itself.
+//! Readable attention of one row is three calls with barriers between them, and a score for every head and position goes through
+//! memory. One call can read each key and each value once, for all the heads that use it, and keep the scores to itself.
 
 use ops::*;
 
