@@ -52,7 +52,8 @@ fn body<V: Vector, const ROWS: usize>(i: &Invocation<'_>) {
 #[inline(always)]
 fn tiles<V: Vector, const ROWS: usize>(i: &Invocation<'_>) {
     let [gate, up] = Operands::gated(i);
-    let (columns, totals) = prepared(i, &gate);
+    // SAFETY: once in this call.
+    let (columns, totals) = unsafe { prepared(i, &gate) };
     for block in i.portions(gate.w.rows.div_ceil(LANES), LEAST).flatten() {
         let gates = block_sums::<V, ROWS>(&gate, block, columns, totals);
         let ups = block_sums::<V, ROWS>(&up, block, columns, totals);

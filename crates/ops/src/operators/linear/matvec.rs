@@ -61,7 +61,8 @@ fn body<V: Vector, const ROWS: usize>(i: &Invocation<'_>) {
 #[inline(always)]
 fn tiles<V: Vector, const ROWS: usize>(i: &Invocation<'_>) {
     let operands = Operands::of(i);
-    let (columns, totals) = prepared(i, &operands);
+    // SAFETY: once in this call.
+    let (columns, totals) = unsafe { prepared(i, &operands) };
     for block in i.portions(operands.w.rows.div_ceil(LANES), LEAST).flatten() {
         let sums = block_sums::<V, ROWS>(&operands, block, columns, totals);
         for (row, sums) in sums.iter().enumerate().take(operands.x.rows) {
@@ -71,11 +72,15 @@ fn tiles<V: Vector, const ROWS: usize>(i: &Invocation<'_>) {
 }
 
 /// The worker's scratch: room for the decoded columns of a group, and the sums of x per row and group.
+///
+/// # Safety
+/// Once in a call: the slices are of the one scratch that the worker has.
 #[inline(always)]
-pub(super) fn prepared<'a>(i: &'a Invocation<'_>, operands: &Operands<'_>) -> (&'a mut [Lanes], &'a [f32]) {
+#[expect(clippy::mut_from_ref, reason = "scratch is private to the worker; the contract forbids two slices")]
+pub(super) unsafe fn prepared<'a>(i: &'a Invocation<'_>, operands: &Operands<'_>) -> (&'a mut [Lanes], &'a [f32]) {
     let (width, rows) = (operands.w.format.group(), operands.x.rows);
     let count = operands.w.cols / width;
-    // SAFETY: the only slice of the scratch in a call.
+    // SAFETY: once in a call, by this function's own contract.
     let (columns, totals) = unsafe { scratch_columns(i, width + total_lanes(rows, count)) }.split_at_mut(width);
     let totals = totals.as_flattened_mut();
     for row in 0..rows {
