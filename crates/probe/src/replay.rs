@@ -355,7 +355,9 @@ mod tests {
         let calls = bound.calls().iter().enumerate();
         let bytes: Vec<u64> = calls.map(|(call, of)| if of.slot == "embed" { 0 } else { cold(call) }).collect();
         let pass: u64 = bytes.iter().sum();
-        for rounds in [1, 4, 24] {
+        // A turn of one round lets an operator follow its group sooner: of a model that no cache holds, a third of a pass is
+        // still more than a cache.
+        for (rounds, least) in [(1, 0.3), (4, 0.8), (24, 0.8)] {
             let mut touched: Vec<Option<usize>> = vec![None; bytes.len()];
             let (mut time, mut distances) = (0, vec![Vec::new(); slots.len() + own.len()]);
             let counts = [slots.len(), own.len()];
@@ -392,19 +394,8 @@ mod tests {
             for (index, mut seen) in distances.into_iter().enumerate().filter(|(_, seen)| !seen.is_empty()) {
                 seen.sort_by(f64::total_cmp);
                 let (median, slot) = (seen[seen.len() / 2], slots.iter().chain(&own).nth(index).unwrap());
-                println!(
-                    "{rounds} {}: {:.0} {:.0} {:.0} % of a pass in the middle round",
-                    slot.name(),
-                    100. * seen[seen.len() / 4],
-                    100.0 * median,
-                    100. * seen[0]
-                );
-                assert!(
-                    median > 0.3,
-                    "{rounds}: {}: {:.0} % of a pass in the middle round",
-                    slot.name(),
-                    100.0 * median
-                );
+                let percent = 100.0 * median;
+                assert!(median > least, "{rounds}, {}: {percent:.0} % of a pass in the middle round", slot.name());
             }
         }
     }

@@ -175,7 +175,7 @@ impl Plan<'_> {
         let repeats = repeats.to_string();
         let words = ["--variant", checkpoint, "--variant", "A/A", "--repeats", &repeats, "--warmup", "1"];
         let mut steps = vec![self.planned("clock", "bench", &self.request(&words, &lengths, &seed), clocked)];
-        steps.push(self.replay(pace, if quick { (0.4 * left, 8.0) } else { (0.25 * left, 16.0) }, &lengths[5], &seed));
+        steps.push(self.replay(pace, if quick { (0.3 * left, 8.0) } else { (0.25 * left, 16.0) }, &lengths[5], &seed));
         let rounds = if quick { 0 } else { ((0.2 * left / (4.0 * pace.request)) as usize).min(3) };
         let seconds = pace.load + (2.0 + 4.0 * rounds as f64) * pace.request;
         let rounds = rounds.to_string();
@@ -210,9 +210,11 @@ impl Plan<'_> {
         // A request that takes minutes says how fast the machine is by its steps, which the rounds hold.
         let with_requests = pace.request <= LONGEST_BETWEEN;
         let request = if with_requests { pace.request } else { 0.0 };
-        let turn = 3.0 * (pace.prefill + rounds * pace.step) + request;
-        let before = pace.load + pace.prefill;
-        let turns = ((wanted - before) / turn - 1.0).clamp(3.0, most).floor();
+        let passes = 3.0 * (pace.prefill + rounds * pace.step);
+        // One turn of the cases to warm up, without a request.
+        let (before, turn) = (pace.load + pace.prefill + passes, passes + request);
+        let least = if self.protocol.quick && with_requests { 2.0 } else { 3.0 };
+        let turns = ((wanted - before) / turn).clamp(least, most).floor();
         let (capacity, output) = (self.capacity(), self.shape.output_len.to_string());
         let (turns_text, rounds_text) = (turns.to_string(), rounds.to_string());
         let mut words = vec!["--case", &cases[0], "--case", &cases[1], "--capacity", &capacity];
@@ -221,7 +223,7 @@ impl Plan<'_> {
             words.extend(["--request-output-len", &output]);
         }
         words.extend(["--prefill-logits", logits, "--seed", seed, "--ceilings", self.floors_at()]);
-        self.planned("replay", "replay", &words, before + turn * (turns + 1.0))
+        self.planned("replay", "replay", &words, before + turn * turns)
     }
 
     /// Captured and reduced; in a quick walk neither.

@@ -189,11 +189,12 @@ fn turns(
             }
             Some(index) => {
                 let own = &mut requests[index];
-                if own.failed {
+                // The cases' rounds warm the engine up, and a request takes long.
+                if own.failed || !timed {
                     continue;
                 }
                 progress.steps(round, rounds, "turns; whole request");
-                own.turn(&mut engines[own.engine], timed)?
+                own.turn(&mut engines[own.engine])?
             }
         };
         beside.turns.extend(turn.ok().filter(|_| timed));
@@ -256,7 +257,7 @@ impl Requests<'_> {
     ///
     /// # Errors
     /// A clock that gives no number.
-    fn turn(&mut self, engine: &mut Engine, timed: bool) -> Result<Outcome<Turn>> {
+    fn turn(&mut self, engine: &mut Engine) -> Result<Outcome<Turn>> {
         let Workload { output_tokens, logits, .. } = self.workload;
         let request = Request { prompt: self.prompt, output_tokens: output_tokens as usize, logits, warmup: 0 };
         let clock = match said(probe::clock_again(engine, &request))? {
@@ -269,9 +270,7 @@ impl Requests<'_> {
         };
         let parts = [&clock.prefill, &clock.decode, &clock.whole_request].map(|part| part.value().map(|s| s * 1e6));
         let [Some(prefill), Some(decode), Some(whole)] = parts else { return Ok(Err("cut short".to_owned())) };
-        if timed {
-            self.samples_us.push([prefill, decode, whole]);
-        }
+        self.samples_us.push([prefill, decode, whole]);
         let of = format!("{}:request:{}", engine.checkpoint().name, self.workload.context_tokens);
         Ok(Ok(Turn { of, rounds: 1 }))
     }
