@@ -31,12 +31,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut single = Vec::with_capacity(rounds);
     let mut together = vec![Vec::with_capacity(rounds); batches.len()];
     for _ in 0..=rounds {
-        let mut step = engine.prepare(&mut caches[0], &[5], Keep::Last)?;
-        step.run(&Plain);
-        let start = Instant::now();
-        step.run(&Plain);
-        single.push(start.elapsed().as_secs_f64());
-        drop(step);
+        {
+            let mut step = engine.prepare(&mut caches[0], &[5], Keep::Last)?;
+            step.run(&Plain)?;
+            let start = Instant::now();
+            step.run(&Plain)?;
+            single.push(start.elapsed().as_secs_f64());
+        }
         for (batch, times) in batches.iter().zip(&mut together) {
             let tokens = vec![5; *batch];
             let mut parts: Vec<&mut Cache> = caches.iter_mut().take(*batch).collect();
