@@ -6,6 +6,7 @@ mod day;
 mod deps;
 mod fixtures;
 mod peers;
+mod perf;
 mod schema;
 mod test;
 
@@ -22,8 +23,10 @@ const USAGE: &str = "usage: cargo xtask VERB
   deps      fails on an edge between crates that the map does not have
   schema    writes schemas/ from the record types; with --check only compares
   fixtures  fetches the real model and tokenizer that some tests read, into downloads/
+  perf      the table of targets: ours, each peer, floor, ratio, verdict; [--only ROW]... [--quick] [--into FOLDER] (keeps
+            all records) [--peers FOLDER] [--built] (measures what is built). An hour; quiet machines only
   peers     gets the engines to compare with, into .venv/ (minutes): llama.cpp, openvino and mlx, or those named;
-            also by name transformers (5.5 GB), and oracle, which makes fixtures (5.5 GB)";
+            also by name llama.cpp-avx2 (into .venv-avx2/), transformers (5.5 GB), and oracle, which makes fixtures (5.5 GB)";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
         ["schema"] => schema::write(),
         ["schema", "--check"] => schema::check(),
         ["fixtures"] => fixtures::run(),
+        ["perf", ref words @ ..] => perf::run(words),
         ["peers"] => peers::run(peers::DEFAULT),
         ["peers", ref names @ ..] => peers::run(names),
         ["help" | "--help" | "-h"] => {

@@ -1,4 +1,5 @@
-//! `cargo xtask peers [NAME...]`: the engines that ours is compared with, into `.venv/`, each from its own pinned list.
+//! `cargo xtask peers [NAME...]`: the engines that ours is compared with, into `.venv/`, each from its own pinned list
+//! (llama.cpp for AVX2 only, which is another build of one package, into `.venv-avx2/`).
 //! Not here: how an engine is run (one adapter per engine in `peers/`).
 
 use std::process::Command;
@@ -8,17 +9,28 @@ use anyhow::{Context, Result, bail};
 /// What can be asked for; the lists are `peers/requirements-NAME.txt`.
 struct Peer {
     name: &'static str,
-    /// Compiled here, for this machine.
-    source: bool,
+    list: &'static str,
+    /// Compiled here, with these instructions.
+    source: Option<&'static str>,
+    /// Where it is installed, in the repository's root.
+    environment: &'static str,
 }
 
-const PEERS: [Peer; 5] = [
-    Peer { name: "llama.cpp", source: true },
-    Peer { name: "openvino", source: false },
-    Peer { name: "mlx", source: false },
-    Peer { name: "transformers", source: false },
+const fn wheels(name: &'static str) -> Peer {
+    Peer { name, list: name, source: None, environment: ".venv" }
+}
+
+const AVX2: &str = "-DGGML_NATIVE=OFF -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON \
+    -DGGML_AVX512=OFF -DGGML_AMX_TILE=OFF -DGGML_AMX_INT8=OFF";
+
+const PEERS: [Peer; 6] = [
+    Peer { source: Some("-DGGML_NATIVE=ON"), ..wheels("llama.cpp") },
+    Peer { list: "llama.cpp", source: Some(AVX2), environment: ".venv-avx2", ..wheels("llama.cpp-avx2") },
+    wheels("openvino"),
+    wheels("mlx"),
+    wheels("transformers"),
     // What the fixtures' scripts need.
-    Peer { name: "oracle", source: false },
+    wheels("oracle"),
 ];
 
 /// Without a name: all that need no gigabyte.
@@ -31,19 +43,20 @@ pub(crate) const DEFAULT: &[&str] = &["llama.cpp", "openvino", "mlx"];
 pub(crate) fn run(names: &[&str]) -> Result<()> {
     let chosen: Vec<&Peer> = names.iter().map(|name| find(name)).collect::<Result<_>>()?;
     let root = crate::root();
-    let python = root.join(".venv/bin/python");
-    if !python.exists() {
-        crate::finish("python3 -m venv", Command::new("python3").args(["-m", "venv", ".venv"]).current_dir(&root))?;
-    }
-    let pip = |arguments: &[&str]| {
-        let mut command = Command::new(&python);
-        command.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(arguments);
-        command.current_dir(&root);
-        command
-    };
     let mut failed = Vec::new();
     for peer in chosen {
         println!("xtask: {}", peer.name);
+        let python = root.join(peer.environment).join("bin/python");
+        if !python.exists() {
+            let mut venv = Command::new("python3");
+            crate::finish("python3 -m venv", venv.args(["-m", "venv", peer.environment]).current_dir(&root))?;
+        }
+        let pip = |arguments: &[&str]| {
+            let mut command = Command::new(&python);
+            command.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(arguments);
+            command.current_dir(&root);
+            command
+        };
         let result = install(peer, pip);
         if let Err(error) = result {
             eprintln!("xtask: {}: {error:#}", peer.name);
@@ -53,7 +66,7 @@ pub(crate) fn run(names: &[&str]) -> Result<()> {
     if !failed.is_empty() {
         bail!("not installed: {}; see above, then `cargo xtask peers {}`", failed.join(", "), failed.join(" "));
     }
-    println!("xtask: ready in {}", root.join(".venv").display());
+    println!("xtask: ready in {}", root.display());
     Ok(())
 }
 
@@ -65,14 +78,14 @@ fn find(name: &str) -> Result<&'static Peer> {
 }
 
 fn install(peer: &Peer, pip: impl Fn(&[&str]) -> Command) -> Result<()> {
-    let list = format!("peers/requirements-{}.txt", peer.name);
-    if !peer.source {
+    let list = format!("peers/requirements-{}.txt", peer.list);
+    let Some(instructions) = peer.source else {
         return crate::finish("pip", &mut pip(&["-r", &list]));
-    }
+    };
     // A wheel for every machine has no AVX-512, and one cached by an earlier build may be another machine's: a comparison
     // against either would flatter us.
     let mut build = pip(&["--no-cache-dir", "--no-binary", "llama-cpp-python", "-r", &list]);
-    build.env("CMAKE_ARGS", "-DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAVA_BUILD=OFF");
+    build.env("CMAKE_ARGS", format!("-DCMAKE_BUILD_TYPE=Release {instructions} -DLLAVA_BUILD=OFF"));
     if std::env::var_os("CMAKE_BUILD_PARALLEL_LEVEL").is_none() {
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
         build.env("CMAKE_BUILD_PARALLEL_LEVEL", workers.to_string());
@@ -121,7 +134,7 @@ mod tests {
     fn every_peer_has_a_pinned_list_and_every_list_a_peer() {
         let folder = crate::root().join("peers");
         for peer in &PEERS {
-            let list = std::fs::read_to_string(folder.join(format!("requirements-{}.txt", peer.name))).unwrap();
+            let list = std::fs::read_to_string(folder.join(format!("requirements-{}.txt", peer.list))).unwrap();
             let packages = list.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
             assert!(packages.clone().count() > 0, "{}", peer.name);
             for package in packages {

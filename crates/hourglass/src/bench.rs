@@ -48,8 +48,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
     /// What to compare, once for each; the first is the control. A checkpoint (also as week2-NAME), fast, mlx, llama.cpp,
-    /// openvino, transformers, endpoint:URL (a server that speaks OpenAI's API), or A/A (the control again, which shows
-    /// the machine's noise) [default: selected and fast]
+    /// llama.cpp-avx2, openvino, transformers, transformers-bf16, endpoint:URL (a server that speaks OpenAI's API), or A/A
+    /// (the control again, which shows the machine's noise) [default: selected and fast]
     #[arg(long = "variant", value_name = "NAME")]
     variants: Vec<String>,
     /// What to compare where no --variant is given

@@ -15,10 +15,11 @@ use serde_json::{Value, json};
 use support::root;
 
 /// Script and the name that `cargo xtask peers` knows.
-const ADAPTERS: [(&str, &str); 4] = [
+const ADAPTERS: [(&str, &str); 5] = [
     ("llama_cpp.py", "llama.cpp"),
     ("openvino.py", "openvino"),
     ("transformers.py", "transformers"),
+    ("transformers_bf16.py", "transformers"),
     ("mlx.py", "mlx"),
 ];
 

@@ -41,9 +41,14 @@ fn in_parts(engine: &mut Engine, cache: &mut Cache, ids: &[u32], parts: &[usize]
     rows
 }
 
-/// Rounding differs where another kernel takes over at nine rows; the oracle's arithmetic does not.
+/// Rounding differs where another kernel takes over at nine rows; the oracle's arithmetic does not. With eight bits it is the
+/// activations' that differs: 5e-3 of each projection's output, by the kernel's contract, where bfloat16's is 2e-3.
 fn allowance(checkpoint: &str) -> f64 {
-    if checkpoint == "reference" { 1e-6 } else { 2e-2 }
+    match checkpoint {
+        "reference" => 1e-6,
+        "eight-bit" => 6e-2,
+        _ => 2e-2,
+    }
 }
 
 #[test]

@@ -161,15 +161,21 @@ fn detect() -> Features {
     add(is_x86_feature_detected!("avx512vnni"), Feature::Avx512vnni);
     add(is_x86_feature_detected!("avx512bf16"), Feature::Avx512bf16);
     add(is_x86_feature_detected!("avx512vbmi"), Feature::Avx512vbmi);
-    // AMX has no stable detection macro. CPUID leaf 7, sub-leaf 0, EDX: bit 22 bf16, 24 tile, 25 int8. No kernel uses it yet,
-    // so the operating system's permission is not asked for; `doctor` reports what the processor says.
-    if core::arch::x86_64::__cpuid(0).eax >= 7 {
+    // Tiles fault until the operating system has given leave, so without it the processor might as well have none.
+    if processor_has_tiles() && crate::amx::permission().is_ok() {
         let edx = core::arch::x86_64::__cpuid_count(7, 0).edx;
-        add(edx & (1 << 24) != 0, Feature::AmxTile);
+        add(true, Feature::AmxTile);
         add(edx & (1 << 25) != 0, Feature::AmxInt8);
         add(edx & (1 << 22) != 0, Feature::AmxBf16);
     }
     found
+}
+
+/// Whether the processor says that it has tiles, whatever the operating system allows. AMX has no stable detection macro:
+/// CPUID leaf 7, sub-leaf 0, EDX, bit 24 (bit 22 for bfloat16, 25 for int8).
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn processor_has_tiles() -> bool {
+    core::arch::x86_64::__cpuid(0).eax >= 7 && core::arch::x86_64::__cpuid_count(7, 0).edx & (1 << 24) != 0
 }
 
 #[cfg(not(target_arch = "x86_64"))]

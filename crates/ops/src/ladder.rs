@@ -2,6 +2,8 @@
 //! An old rung is never edited once a record refers to it; a new one is one constant by struct update from its parent.
 //! Not here: what the fields of a checkpoint mean, and its switches (`checkpoint.rs`).
 
+pub mod beside;
+
 use crate::checkpoint::{CachePolicy, Checkpoint, Choice, REGISTER_CACHED, TWO_PASS, WeightPolicy};
 use crate::fusions::{LINEAR_ADD, NORM_LINEAR, NORM_SWIGLU, PLACED_ATTENTION};
 use crate::rewrite::{

@@ -4,6 +4,8 @@
 //! their references and kernels; packed weights; the workers; the observers; checkpoints as data. The only home of SIMD.
 //! Not here: model architectures, files, sampling, records, tools.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod arena;
 mod bind;
 mod bits;

@@ -133,9 +133,17 @@ pub struct Kernel {
     pub run: KernelFn,
     pub file: &'static str,
     pub line: u32,
+    /// Integer products that it makes for each multiply-add of the operator: 2 where activations are two planes of bytes.
+    pub products: u32,
 }
 
 impl Kernel {
+    /// The same, which makes so many integer products for each multiply-add of the operator (1 unless told): what its floor is
+    /// counted with.
+    pub const fn multiplying(self, products: u32) -> Kernel {
+        Kernel { products, ..self }
+    }
+
     /// `name/isa`, the form used in records and tables.
     pub fn label(&self) -> String {
         format!("{}/{}", self.name, self.isa)
@@ -177,6 +185,7 @@ macro_rules! kernel {
             run: $run,
             file: file!(),
             line: line!(),
+            products: 1,
         }
     };
     ($($other:tt)*) => {

@@ -75,19 +75,21 @@ impl Registry {
         reference.iter().copied().chain(offered).chain(variants.iter().copied()).chain(extra)
     }
 
-    /// Every checkpoint: the oracle `reference`, the rungs in order, then the user's.
+    /// Every checkpoint: the oracle `reference`, the rungs in order, those beside the ladder, then the user's.
     pub fn checkpoints(&self) -> impl Iterator<Item = &'static Checkpoint> {
-        let device = if self.device.is_some() { ladder::DEVICE } else { &[] };
-        ladder::ALL.iter().chain(device).copied().chain(self.extra_checkpoints.iter().copied())
+        let more = if self.device.is_some() { ladder::DEVICE } else { ladder::beside::ALL };
+        ladder::ALL.iter().chain(more).copied().chain(self.extra_checkpoints.iter().copied())
     }
 
-    /// The newest rung, which [`ladder::FAST`] stands for: the last checkpoint that descends from the last of ours. A user's
-    /// checkpoint made from an older rung never becomes it.
+    /// The newest rung, which [`ladder::FAST`] stands for: the last checkpoint that descends from the last of ours. One that is
+    /// made from an older rung, or beside the ladder, never becomes it.
     pub fn newest(&self) -> &'static Checkpoint {
-        let ladder = if self.device.is_some() { ladder::DEVICE } else { ladder::ALL };
-        let ours = ladder.last().expect("the ladder has rungs");
-        let descends =
-            |checkpoint: &&'static Checkpoint| checkpoint.lineage().iter().any(|rung| rung.name == ours.name);
+        let rungs = if self.device.is_some() { ladder::DEVICE } else { ladder::ALL };
+        let ours = rungs.last().expect("the ladder has rungs");
+        let descends = |checkpoint: &&'static Checkpoint| {
+            let line = checkpoint.lineage();
+            line.iter().any(|rung| rung.name == ours.name) && !line.iter().any(|rung| ladder::beside::has(rung.name))
+        };
         self.checkpoints().filter(descends).last().unwrap_or(ours)
     }
 
@@ -122,6 +124,8 @@ mod tests {
 
     static OLD: Checkpoint = Checkpoint { name: "old", parent: Some(&ladder::WEEK1), ..ladder::WEEK1 };
     static MINE: Checkpoint = Checkpoint { name: "mine", parent: ladder::ALL.last().copied(), ..ladder::ADDED_NORM };
+    static BESIDE: Checkpoint =
+        Checkpoint { name: "beside", parent: Some(&ladder::beside::EIGHT_BIT), ..ladder::beside::EIGHT_BIT };
 
     #[test]
     fn fast_is_the_newest_rung_and_no_checkpoint_of_its_own() {
@@ -131,6 +135,8 @@ mod tests {
         let fast = |own: &[&'static Checkpoint]| Registry::with(&[], own).checkpoint(ladder::FAST).unwrap().name;
         assert_eq!((fast(&[&MINE, &OLD]), fast(&[&OLD])), ("mine", last.name));
         assert!(standard.checkpoints().all(|checkpoint| checkpoint.name != ladder::FAST));
+        assert!(standard.checkpoints().any(|checkpoint| checkpoint.name == BESIDE.parent.unwrap().name));
+        assert_eq!(fast(&[&BESIDE]), last.name);
         // Whoever mistypes a name is told of the alias too.
         assert!(standard.checkpoint("fastest").unwrap_err().ends_with(", fast"));
     }

@@ -59,6 +59,7 @@ fn slowed() -> Result<Registry, Box<dyn Error>> {
         run: twice,
         file: file!(),
         line: line!(),
+        products: own.products,
     };
     // Registries hold what lives as long as the process.
     let kernels: &'static [&'static Kernel] = Box::leak(Box::new([&*Box::leak(Box::new(twice))]));

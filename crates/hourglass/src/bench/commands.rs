@@ -111,7 +111,7 @@ fn adapter(
     ids: &Path,
     dense: &mut Option<std::result::Result<DenseCheckpoint, Unavailable>>,
 ) -> Result<Startable> {
-    let get = format!("cargo xtask peers {}", peer.name);
+    let get = format!("cargo xtask peers {}", peer.package);
     let missing = |why: String, how: &str| Ok(Err(Unavailable { unavailable: why, how_to_get: how.to_owned() }));
     let Some(folder) = folder(args.peers.as_deref())? else {
         return missing(
@@ -125,7 +125,7 @@ fn adapter(
     if !script.is_file() {
         return missing(format!("there is no adapter {}", script.display()), "use a checkout that has it");
     }
-    let python = folder.parent().unwrap_or(Path::new("/")).join(".venv/bin/python");
+    let python = folder.parent().unwrap_or(Path::new("/")).join(peer.environment).join("bin/python");
     if !python.exists() {
         return missing(format!("the peers' Python {} is not there", python.display()), &get);
     }

@@ -16,13 +16,23 @@ const SAME_AGAIN: &str = "A/A";
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
     pub(crate) script: &'static str,
+    /// What `cargo xtask peers` calls what it needs.
+    pub(crate) package: &'static str,
+    /// Where that is installed, beside the folder of the adapters.
+    pub(crate) environment: &'static str,
 }
 
-const PEERS: [Peer; 4] = [
-    Peer { name: "mlx", script: "mlx.py" },
-    Peer { name: "llama.cpp", script: "llama_cpp.py" },
-    Peer { name: "openvino", script: "openvino.py" },
-    Peer { name: "transformers", script: "transformers.py" },
+const fn peer(name: &'static str, script: &'static str) -> Peer {
+    Peer { name, script, package: name, environment: ".venv" }
+}
+
+const PEERS: [Peer; 6] = [
+    peer("mlx", "mlx.py"),
+    peer("llama.cpp", "llama_cpp.py"),
+    Peer { package: "llama.cpp-avx2", environment: ".venv-avx2", ..peer("llama.cpp-avx2", "llama_cpp.py") },
+    peer("openvino", "openvino.py"),
+    peer("transformers", "transformers.py"),
+    Peer { package: "transformers", ..peer("transformers-bf16", "transformers_bf16.py") },
 ];
 
 /// A set of variants with a name.
@@ -70,9 +80,9 @@ impl What {
 
 impl Suite {
     fn names(self, registry: &Registry) -> Vec<String> {
-        // The rungs before the reference's: a ladder's listing has the oracle too, which is no rung to be clocked.
-        let rungs: Vec<&str> =
-            registry.checkpoints().map(|rung| rung.name).filter(|name| *name != "reference").collect();
+        // The listing has the oracle and what stands beside the ladder too.
+        let rungs = registry.checkpoints().map(|rung| rung.name);
+        let rungs: Vec<&str> = rungs.filter(|name| *name != "reference" && !ops::ladder::beside::has(name)).collect();
         let place = |name: &str| rungs.iter().position(|rung| *rung == name);
         let week2 = match (place("kv-cache"), place("selected")) {
             (Some(first), Some(last)) if first <= last => &rungs[first..=last],

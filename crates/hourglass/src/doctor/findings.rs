@@ -118,9 +118,10 @@ fn explain(feature: Feature) -> (&'static str, &'static str) {
         Feature::AmxInt8 => {
             ("matrix products of bytes by tiles; no kernel uses it yet", "Intel Sapphire Rapids or later")
         }
-        Feature::AmxBf16 => {
-            ("matrix products of bfloat16 by tiles; no kernel uses it yet", "Intel Sapphire Rapids or later")
-        }
+        Feature::AmxBf16 => (
+            "matrix products of bfloat16 by tiles: projections of more than eight rows",
+            "Intel Sapphire Rapids or later",
+        ),
     }
 }
 

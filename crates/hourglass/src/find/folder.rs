@@ -34,7 +34,7 @@ pub(super) fn evidence(directory: &Path, file: &str) -> Option<EvidenceRef> {
     EvidenceRef::by_digest(found.schema.ok()?, file, &found.sha256).ok()
 }
 
-/// The rungs whose parent is this one, in the ladder's words.
+/// The rungs whose parent is this one, in the ladder's words; not what stands beside the ladder.
 pub(super) fn following(registry: &Registry, checkpoint: &str) -> Vec<RungText> {
     let child = |rung: &&'static ops::Checkpoint| rung.parent.is_some_and(|parent| parent.name == checkpoint);
     let text = |rung: &'static ops::Checkpoint| RungText {
@@ -42,7 +42,7 @@ pub(super) fn following(registry: &Registry, checkpoint: &str) -> Vec<RungText> 
         change: rung.change.to_owned(),
         hypothesis: rung.hypothesis.to_owned(),
     };
-    registry.checkpoints().filter(child).map(text).collect()
+    registry.checkpoints().filter(child).filter(|rung| !ops::ladder::beside::has(rung.name)).map(text).collect()
 }
 
 /// The registry that a walk with these flags used.

@@ -1,23 +1,14 @@
-//! Loops of the tile instructions (AMX), as assembly: the operating system's leave, the tiles' shape, registers alone and fed.
-//! Not here: kernels that use tiles; there are none yet.
+//! Loops of the tile instructions (AMX), as assembly: registers alone and fed.
+//! Not here: leave to use tiles and their shape (`crate::amx`), and kernels that use them (`operators/linear/amx.rs`).
 
-#![allow(unsafe_code, reason = "tile instructions exist only as assembly, and leave to use them is a system call")]
+#![allow(unsafe_code, reason = "tile instructions exist only as assembly")]
 
 use super::peaks::{Operands, Peak};
+use crate::amx::{EIGHT_TILES, ROW_BYTES, ROWS, TILE_BYTES};
 use crate::{Feature, Features};
 use std::arch::asm;
 use std::hint::black_box;
-use std::sync::OnceLock;
 
-/// `arch_prctl` request for leave to use an optional part of the processor's state.
-const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
-/// The part that holds the tiles' contents.
-const TILE_DATA: libc::c_long = 18;
-
-/// Rows of a tile, and bytes of a row: the largest there are.
-const ROWS: usize = 16;
-const ROW_BYTES: usize = 64;
-const TILE_BYTES: usize = ROWS * ROW_BYTES;
 /// Tile products of a step: two by two sums from two tiles each of a and b.
 const PRODUCTS: usize = 4;
 /// Steps of a round. The four tiles of each step of the fed loop take 32 KiB, most of a first-level cache.
@@ -27,42 +18,6 @@ const STEPS: usize = 8;
 const fn operations(elements_per_word: usize) -> u64 {
     (STEPS * PRODUCTS * ROWS * (ROW_BYTES / 4) * 16 * elements_per_word * 2) as u64
 }
-
-/// Asks the operating system, once per process, for leave to use tiles.
-///
-/// # Errors
-/// Why it was refused.
-pub(super) fn permission() -> Result<(), String> {
-    static ANSWER: OnceLock<Result<(), String>> = OnceLock::new();
-    let ask = || {
-        // SAFETY: the request changes what this process may do and touches no memory of it.
-        let answer = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) };
-        if answer == 0 {
-            return Ok(());
-        }
-        let error = std::io::Error::last_os_error();
-        Err(format!("the operating system refuses the use of tiles: {error}"))
-    };
-    ANSWER.get_or_init(ask).clone()
-}
-
-/// What `ldtilecfg` reads: eight tiles of 16 rows by 64 bytes.
-#[repr(C, align(64))]
-struct Configuration {
-    palette: u8,
-    start_row: u8,
-    reserved: [u8; 14],
-    row_bytes: [u16; 16],
-    rows: [u8; 16],
-}
-
-const EIGHT_TILES: Configuration = Configuration {
-    palette: 1,
-    start_row: 0,
-    reserved: [0; 14],
-    row_bytes: [64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0],
-    rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
-};
 
 #[repr(C, align(64))]
 struct Tiles([u8; 4 * STEPS * TILE_BYTES]);
@@ -75,7 +30,7 @@ macro_rules! loops {
             use super::*;
 
             /// # Safety
-            /// The processor has tiles and this product, and [`permission`] was given.
+            /// The processor has tiles and this product, and `crate::amx::permission` was given.
             pub(super) unsafe fn registers(rounds: u64) {
                 if rounds == 0 {
                     return;
@@ -197,8 +152,6 @@ mod tests {
             assert!(holds(function, &product), "{name}");
             assert!(holds(function, &[0xc4, 0xe2, 0x78, 0x49, 0xc0]), "tilerelease");
         }
-        assert_eq!(size_of::<Configuration>(), 64);
-        assert_eq!(std::mem::offset_of!(Configuration, rows), 48);
     }
 
     /// One product of known tiles, where there are tiles: c[m][n] is the sum over k of a[m][k] b[k / 4][4 n + k % 4].
@@ -212,7 +165,7 @@ mod tests {
             );
             return;
         }
-        if let Err(why) = permission() {
+        if let Err(why) = crate::amx::permission() {
             println!("skipped: {why}");
             return;
         }

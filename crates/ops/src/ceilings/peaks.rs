@@ -31,6 +31,13 @@ pub struct Peak {
 impl Peak {
     /// Why the loop cannot run here under `features`; None if it can.
     pub fn unavailable(&self, features: Features) -> Option<String> {
+        #[cfg(target_arch = "x86_64")]
+        if self.tiles
+            && crate::features::processor_has_tiles()
+            && let Err(why) = crate::amx::permission()
+        {
+            return Some(why);
+        }
         let missing = self.features.missing_from(Features::detect());
         if !missing.is_empty() {
             return Some(format!("this processor has no {missing}"));
@@ -38,10 +45,6 @@ impl Peak {
         let masked = self.features.missing_from(features);
         if !masked.is_empty() {
             return Some(format!("{masked} was switched off"));
-        }
-        #[cfg(target_arch = "x86_64")]
-        if self.tiles {
-            return super::amx::permission().err();
         }
         None
     }

@@ -34,6 +34,8 @@ pub(crate) struct Row {
     pub(crate) warm_footprint: u64,
     /// Features of the kernels that it is bound to.
     pub(crate) features: ops::Features,
+    /// Most integer products that one of them makes for a multiply-add.
+    pub(crate) products: u32,
     pub(crate) row: GroupRow,
 }
 
@@ -88,7 +90,7 @@ pub(crate) fn operators(bound: &Bound, shape: &[SequenceShape]) -> Vec<Row> {
 
 fn describe(bound: &Bound, sequences: &[SequenceShape], calls: Calls, group: Group) -> Row {
     let (mut cost, mut count, mut kernels, mut shapes) = (Cost::default(), 0, BTreeSet::new(), Vec::new());
-    let (mut work, mut warm_footprint, mut features) = (Work::default(), 0, ops::Features::NONE);
+    let (mut work, mut warm_footprint, mut features, mut products) = (Work::default(), 0, ops::Features::NONE, 1);
     // A skipped call leaves its barrier to the next one that runs, as in the walk.
     let mut barrier = false;
     for (index, call) in bound.calls().iter().enumerate() {
@@ -109,6 +111,7 @@ fn describe(bound: &Bound, sequences: &[SequenceShape], calls: Calls, group: Gro
         count += 1;
         kernels.insert(format!("{}: {}", call.kernel.operator, call.kernel.label()));
         features = features.with(call.kernel.features);
+        products = products.max(call.kernel.products);
         let text = spelled(&shape);
         if !shapes.contains(&text) {
             shapes.push(text);
@@ -129,7 +132,7 @@ fn describe(bound: &Bound, sequences: &[SequenceShape], calls: Calls, group: Gro
         arithmetic: untimed(),
         floor,
     };
-    Row { calls, shapes, work, warm_footprint, features, row }
+    Row { calls, shapes, work, warm_footprint, features, products, row }
 }
 
 /// `(1, 1024) bf16, weight (2048, 1024) w4-g128 -> (1, 2048) bf16`.

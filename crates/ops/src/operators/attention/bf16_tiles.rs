@@ -54,7 +54,7 @@ const LANES: usize = 16;
 
 /// Transposes blocks of 16 keys by 16 pairs: a line of a key becomes a lane of 16 lines.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-fn pack_keys(keys: &KvView<'_>, head: usize, positions: Range<usize>, tile: &mut [u16; HEAD_DIM * KEYS]) {
+pub(super) fn pack_keys(keys: &KvView<'_>, head: usize, positions: Range<usize>, tile: &mut [u16; HEAD_DIM * KEYS]) {
     for column in (0..KEYS).step_by(LANES) {
         for pair in (0..HEAD_DIM / 2).step_by(LANES) {
             let mut block = [_mm512_setzero_si512(); LANES];
@@ -109,7 +109,12 @@ fn transposed(rows: [__m512i; LANES]) -> [__m512i; LANES] {
 
 /// Interleaves the elements of each two positions.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-fn pack_values(values: &KvView<'_>, head: usize, positions: Range<usize>, tile: &mut [u16; KEYS * HEAD_DIM]) {
+pub(super) fn pack_values(
+    values: &KvView<'_>,
+    head: usize,
+    positions: Range<usize>,
+    tile: &mut [u16; KEYS * HEAD_DIM],
+) {
     // Lane n of the first line is element n of both vectors, of the second element n + 16.
     let mut order = [[0u16; 32]; 2];
     for n in 0..LANES as u16 {
@@ -198,7 +203,7 @@ fn multiply<const DEPTH: usize, const ADD: bool>(rows: usize, a: &[u16], b: &[u1
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
-fn bits(vector: __m512i) -> __m512bh {
+pub(super) fn bits(vector: __m512i) -> __m512bh {
     // SAFETY: both are 64 bytes without invalid patterns.
     unsafe { std::mem::transmute(vector) }
 }

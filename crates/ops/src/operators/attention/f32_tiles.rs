@@ -124,3 +124,22 @@ pub static WIDE: Kernel = kernel! {
     scratch: |_| scratch_bytes::<Wide>(),
     nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: tiled_avx512,
 };
+
+/// What a rung that asks for `trimmed` gets where there are no bfloat16 products: the same as `tiled`.
+pub static TRIMMED_PORTABLE: Kernel = kernel! {
+    operator: "attention", name: "trimmed", isa: "portable", features: &[], supports: supported,
+    scratch: |_| scratch_bytes::<Least>(),
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: tiled::<Least>,
+};
+
+pub static TRIMMED_NARROW: Kernel = kernel! {
+    operator: "attention", name: "trimmed", isa: "avx2", features: AVX2, supports: supported,
+    scratch: |_| scratch_bytes::<Narrow>(),
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: tiled_avx2,
+};
+
+pub static TRIMMED_WIDE: Kernel = kernel! {
+    operator: "attention", name: "trimmed", isa: "avx512", features: AVX512, supports: supported,
+    scratch: |_| scratch_bytes::<Wide>(),
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: tiled_avx512,
+};

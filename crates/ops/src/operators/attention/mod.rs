@@ -1,7 +1,8 @@
 //! Attention in one call: softmax(scale * q kᵀ) v over the positions that each row sees, without a matrix of scores.
 //! Not here: any arithmetic but the reference's.
 //!
-//! Ladder: reference → tiled (prefill: nine rows and more) and decode (fewer). Tiled is in `tiled.rs` (the algorithm),
+//! Ladder: reference → tiled (prefill: nine rows and more) and decode (fewer) → trimmed (prefill without the work beyond the
+//! diagonal). Tiled is in `tiled.rs` (the algorithm),
 //! `f32_tiles.rs` and `bf16_tiles.rs` (its arithmetic), decode in `decode.rs` and `bf16_decode.rs`. The readable form is three other operators: `attention_scores`, `softmax`, `attention_mix`.
 
 #[cfg(target_arch = "x86_64")]
@@ -11,6 +12,8 @@ mod bf16_tiles;
 mod decode;
 mod f32_tiles;
 mod tiled;
+#[cfg(target_arch = "x86_64")]
+mod trimmed;
 
 use crate::operator::{CacheUse, CallShape, Cost, Group, Kernel, Operator};
 use crate::program::{Attributes, Keys};
@@ -145,6 +148,12 @@ pub static REFERENCE: Kernel = kernel! {
 /// The list.
 pub static CPU: &[&Kernel] = &[
     &REFERENCE,
+    // Before `tiled`, so that rungs that name no kernel keep theirs.
+    &f32_tiles::TRIMMED_PORTABLE,
+    &f32_tiles::TRIMMED_NARROW,
+    &f32_tiles::TRIMMED_WIDE,
+    #[cfg(target_arch = "x86_64")]
+    &trimmed::VECTOR,
     &decode::PORTABLE,
     &decode::NARROW,
     &decode::WIDE,
@@ -178,7 +187,7 @@ mod tests {
 
     #[test]
     fn tiled_versions_refuse_few_rows_f32_and_other_head_sizes() {
-        for kernel in CPU.iter().filter(|kernel| kernel.name == "tiled") {
+        for kernel in CPU.iter().filter(|kernel| ["tiled", "trimmed"].contains(&kernel.name)) {
             let takes = |shape: CallShape| (kernel.supports)(&shape);
             let label = kernel.label();
             assert_eq!(takes(shape(9, 128, DType::BF16, DType::BF16)), Ok(()), "{label}");

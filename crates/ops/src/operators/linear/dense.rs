@@ -30,4 +30,4 @@ pub(super) static AVX512F: Kernel = kernel! {
 #[cfg(target_arch = "x86_64")]
 pub(super) use super::tiles::DENSE_AVX512_BF16 as AVX512_BF16;
 
-compiled!(body, 2, 4, 8);
+compiled!(body, 2, 6, 12);

@@ -6,17 +6,20 @@
 //! - `dense`: bfloat16 weights; streamed once for few rows, a blocked matrix product for many.
 //! - `vanilla`: packed weights, one output per vector lane, every weight dequantized again for every row of x.
 //! - `matmul`: packed weights, a panel of W is dequantized once and serves every row: prefill.
+//! - `matmul-8bit`: the same with activations of eight bits: half the products, and less exact (beside the ladder).
 //! - `matvec`: packed weights and at most eight rows; the codes are multiplied as integers in one pass over W, scales are
 //!   applied once per group: decode, limited by the bytes of W.
 //!
 //! Versions differ in how they multiply: `portable`, `avx2` and `avx512f` share one f32 body (`lanes.rs`); `avx512-bf16`
 //! multiplies bfloat16 pairs (`tiles.rs`); `avx512-vnni` and `avx2-maddubs` multiply codes with 16-bit fixed-point
-//! activations in two byte planes, exactly (`streams.rs`, `maddubs.rs`; `planes.rs`).
+//! activations in two byte planes, exactly (`streams.rs`, `maddubs.rs`; `planes.rs`); `amx-bf16` multiplies tiles of bfloat16
+//! (`amx/`), whose emulation in plain memory (`emulated-tiles`) is held to the same cases on machines without tiles.
 //!
 //! All kernels share out blocks of 16 outputs in contiguous ranges, so no result depends on the number of workers.
 
 mod ahead;
 mod dense;
+mod eight_bit;
 pub(super) mod gated;
 mod lanes;
 mod matmul;
@@ -24,6 +27,10 @@ mod matvec;
 mod reference;
 mod vanilla;
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
+mod eight_bit_vnni;
 #[cfg(target_arch = "x86_64")]
 mod maddubs;
 #[cfg(target_arch = "x86_64")]
@@ -101,6 +108,10 @@ impl Operator for Linear {
 /// The list.
 pub static CPU: &[&Kernel] = &[
     &reference::REFERENCE,
+    #[cfg(target_arch = "x86_64")]
+    &amx::MATMUL_EMULATED,
+    #[cfg(target_arch = "x86_64")]
+    &amx::DENSE_EMULATED,
     &dense::PORTABLE,
     #[cfg(target_arch = "x86_64")]
     &dense::AVX2,
@@ -108,6 +119,8 @@ pub static CPU: &[&Kernel] = &[
     &dense::AVX512F,
     #[cfg(target_arch = "x86_64")]
     &dense::AVX512_BF16,
+    #[cfg(target_arch = "x86_64")]
+    &amx::DENSE,
     &vanilla::PORTABLE,
     #[cfg(target_arch = "x86_64")]
     &vanilla::AVX2,
@@ -122,6 +135,15 @@ pub static CPU: &[&Kernel] = &[
     &matmul::AVX512_BF16,
     #[cfg(target_arch = "x86_64")]
     &matmul::AVX512_VNNI,
+    #[cfg(target_arch = "x86_64")]
+    &amx::MATMUL,
+    &eight_bit::PORTABLE,
+    #[cfg(target_arch = "x86_64")]
+    &eight_bit::AVX2,
+    #[cfg(target_arch = "x86_64")]
+    &eight_bit::AVX512F,
+    #[cfg(target_arch = "x86_64")]
+    &eight_bit::AVX512_VNNI,
     &matvec::PORTABLE,
     #[cfg(target_arch = "x86_64")]
     &matvec::AVX2,

@@ -288,7 +288,7 @@ fn multiply_pairs(sums: __m512, a: __m512i, b: __m512i) -> __m512 {
 /// # Safety
 /// - `codes` is a whole row block of the format over `cols` columns; `out` has room for a dense one.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-unsafe fn dequantize<const FORMAT: u8>(codes: *const u8, format: WeightFormat, cols: usize, out: *mut u8) {
+pub(super) unsafe fn dequantize<const FORMAT: u8>(codes: *const u8, format: WeightFormat, cols: usize, out: *mut u8) {
     let group = format.group();
     let numbers = _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
     let mut interleave = [0u16; 32];
