@@ -11,6 +11,9 @@ DEVICE u32 codes(u32 word) {
 
 DEVICE u32 word_of(const Vec4& v, u32 index) { return index == 0 ? v.x : index == 1 ? v.y : index == 2 ? v.z : v.w; }
 
+// Longest input that is staged as it is.
+#define MOST_RAW 10240
+
 // A block has TILES tiles of 16 outputs; its warps take units of 128 columns in turn, UNITS at a time. GROUP columns share a scale.
 // NORM: x is normalised. GATED: tile 0 is the first part's, tile 1 the second's, and the block ends in their gated activation.
 template <int GROUP, int TILES, int UNITS, bool NORM, bool GATED> DEVICE void fragments(const MatvecArguments& p) {
@@ -53,11 +56,14 @@ template <int GROUP, int TILES, int UNITS, bool NORM, bool GATED> DEVICE void fr
     };
 
     fetch(warp);
-    const bool one = NORM && p.rows == 1;
+    // A single row goes through shared memory where all of a block's warps want it often: normalised, or as it is.
+    constexpr bool STAGED = NORM || UNITS == 4;
+    __shared__ __align__(16) u16 raw[STAGED && !NORM ? MOST_RAW : 8];
+    const bool one = STAGED && p.rows == 1 && (NORM || p.cols <= MOST_RAW);
     const u32 mine = threadIdx.x * 8;
     float kept[8];
     if (one) {
-        if (mine < p.cols) {
+        if (NORM && mine < p.cols) {
 #pragma unroll
             for (int i = 0; i < 8; ++i) kept[i] = p.norm[mine + i];
         }
@@ -69,26 +75,25 @@ template <int GROUP, int TILES, int UNITS, bool NORM, bool GATED> DEVICE void fr
     wait_for_inputs();
     const bool has_row = r < p.rows;
     const u16* x_row = p.x + (u64)(has_row ? r : 0) * p.cols + t * 8;
-    const u16* staged = (const u16*)norm + t * 8;
+    u16* const whole = NORM ? (u16*)norm : raw;
+    const u16* staged = whole + t * 8;
     float square = 0.0f;
     if (one) {
-        // A single row is normalised once for all warps.
         for (u32 at = mine; at < p.cols; at += blockDim.x * 8) {
             Vec4 x = load16(p.x + at);
-            if (at == mine) square += normed8(x, kept);
-            else square += normed8(x, p.norm + at);
-            *(Vec4*)((u16*)norm + at) = x;
+            if (NORM) square += at == mine ? normed8(x, kept) : normed8(x, p.norm + at);
+            *(Vec4*)(whole + at) = x;
         }
         __syncthreads();
     }
     for (u32 first = warp; first < units; first += UNITS * warps) {
         if (first != warp) fetch(first);
         // Of two units at a time, all loads before the first use, where registers last.
-        constexpr int TOGETHER = NORM || UNITS < 2 ? 1 : 2;
+        constexpr int TOGETHER = UNITS == 2 ? 2 : 1;
         Vec4 ahead[TOGETHER][4];
 #pragma unroll
         for (int i = 0; i < UNITS; ++i) {
-            if (!NORM && i % TOGETHER == 0) {
+            if (!NORM && UNITS < 4 && i % TOGETHER == 0) {
 #pragma unroll
                 for (int n = 0; n < TOGETHER; ++n) {
 #pragma unroll
@@ -108,10 +113,12 @@ template <int GROUP, int TILES, int UNITS, bool NORM, bool GATED> DEVICE void fr
                     Vec4 x;
                     if (one) {
                         x = *(const Vec4*)(staged + unit * 128 + chunk * 32);
-                    } else if (NORM) {
+                    } else if (STAGED) {
                         x = load16(x_row + unit * 128 + chunk * 32);
-                        float more = normed8(x, norm + unit * 128 + chunk * 32 + t * 8);
-                        square += has_row ? more : 0.0f;
+                        if (NORM) {
+                            float more = normed8(x, norm + unit * 128 + chunk * 32 + t * 8);
+                            square += has_row ? more : 0.0f;
+                        }
                     } else {
                         x = ahead[i % TOGETHER][chunk];
                     }
@@ -146,7 +153,7 @@ template <int GROUP, int TILES, int UNITS, bool NORM, bool GATED> DEVICE void fr
         to[(r + 8) * 8 + 2 * t] = total[tile][2];
         to[(r + 8) * 8 + 2 * t + 1] = total[tile][3];
     }
-    if (one) {
+    if (NORM && one) {
         square = warp_sum(square);
         if (lane == 0) squares[warp * 8] = square;
     } else if (NORM) {
@@ -182,19 +189,15 @@ template <int GROUP, int TILES, int UNITS, bool NORM, bool GATED> DEVICE void fr
 FRAGMENT_KERNEL(matvec_g128_t1u1, 128, 1, 1, false, false)
 FRAGMENT_KERNEL(matvec_g128_t1u2, 128, 1, 2, false, false)
 FRAGMENT_KERNEL(matvec_g128_t1u4, 128, 1, 4, false, false)
-FRAGMENT_KERNEL(matvec_g128_t2u2, 128, 2, 2, false, false)
 FRAGMENT_KERNEL(norm_g128_t1u1, 128, 1, 1, true, false)
 FRAGMENT_KERNEL(norm_g128_t1u2, 128, 1, 2, true, false)
-FRAGMENT_KERNEL(norm_g128_t2u2, 128, 2, 2, true, false)
 FRAGMENT_KERNEL(gated_g128_u1, 128, 2, 1, true, true)
 FRAGMENT_KERNEL(gated_g128_u2, 128, 2, 2, true, true)
 FRAGMENT_KERNEL(matvec_g64_t1u1, 64, 1, 1, false, false)
 FRAGMENT_KERNEL(matvec_g64_t1u2, 64, 1, 2, false, false)
 FRAGMENT_KERNEL(matvec_g64_t1u4, 64, 1, 4, false, false)
-FRAGMENT_KERNEL(matvec_g64_t2u2, 64, 2, 2, false, false)
 FRAGMENT_KERNEL(norm_g64_t1u1, 64, 1, 1, true, false)
 FRAGMENT_KERNEL(norm_g64_t1u2, 64, 1, 2, true, false)
-FRAGMENT_KERNEL(norm_g64_t2u2, 64, 2, 2, true, false)
 FRAGMENT_KERNEL(gated_g64_u1, 64, 2, 1, true, true)
 FRAGMENT_KERNEL(gated_g64_u2, 64, 2, 2, true, true)
 FRAGMENT_KERNEL(matvec_g32_t1u1, 32, 1, 1, false, false)

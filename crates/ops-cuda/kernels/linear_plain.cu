@@ -2,16 +2,17 @@
 // these names), by plain multiply-adds. Columns divide by eight. Weights are asked for before this kernel waits for the one before
 // it. Not here: 4-bit codes (`linear_matvec.cu`).
 
-// A warp has OUTPUTS outputs and asks for DEPTH x 16 bytes of each before it waits; ROWS rows of x. NORM and GATED as for codes: gated, a
+// `split` warps share OUTPUTS outputs, each of which asks for DEPTH x 16 bytes of each before it waits; ROWS rows of x. NORM and GATED as for codes: gated, a
 // warp has output 0 of the first part and output 1 of the second.
 template <int ROWS, int OUTPUTS, int DEPTH, bool NORM, bool GATED> DEVICE void plain_rows(const MatvecArguments& p) {
     extern __shared__ __align__(16) float kept[];  // one row: x times the norm (cols); more: the norm
-    __shared__ float squares[8];
+    __shared__ float squares[8], parts[8][OUTPUTS][ROWS];
     next_may_start();
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
     const u32 which = GATED ? 0 : part_of(p, blockIdx.x), last = p.part[which].w.rows - 1;
-    const u32 output = GATED ? blockIdx.x * warps + warp : ((blockIdx.x - p.first[which]) * warps + warp) * OUTPUTS;
-    const u32 steps = p.cols / 8;
+    const u32 split = p.split, outputs = warps / split, piece = warp % split;
+    const u32 output = GATED ? blockIdx.x * outputs + warp / split : ((blockIdx.x - p.first[which]) * outputs + warp / split) * OUTPUTS;
+    const u32 steps = p.cols / 8, begin = piece * WARP + lane, stride = split * WARP;
     Vec4 w[OUTPUTS][DEPTH];
     auto fetch = [&](u32 first) {
 #pragma unroll
@@ -20,12 +21,12 @@ template <int ROWS, int OUTPUTS, int DEPTH, bool NORM, bool GATED> DEVICE void p
             const u16* line = weights + (u64)min(GATED ? output : output + o, last) * p.cols;
 #pragma unroll
             for (int i = 0; i < DEPTH; ++i) {
-                u32 step = first + i * WARP;
+                u32 step = first + i * stride;
                 w[o][i] = step < steps ? stream16(line + step * 8) : Vec4{0, 0, 0, 0};
             }
         }
     };
-    fetch(lane);
+    fetch(begin);
     if (NORM) {
         for (u32 at = threadIdx.x; at < p.cols / 4; at += blockDim.x) *(Vec4*)(kept + at * 4) = load16(p.norm + at * 4);
         if (ROWS > 1) __syncthreads();
@@ -48,8 +49,8 @@ template <int ROWS, int OUTPUTS, int DEPTH, bool NORM, bool GATED> DEVICE void p
         if (lane == 0) squares[warp] = square[0];
         __syncthreads();
     }
-    for (u32 first = lane; first < steps; first += DEPTH * WARP) {
-        if (first != lane) fetch(first);
+    for (u32 first = begin; first < steps; first += DEPTH * stride) {
+        if (first != begin) fetch(first);
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {
             if (ROWS > 1 && row >= p.rows) continue;
@@ -57,12 +58,12 @@ template <int ROWS, int OUTPUTS, int DEPTH, bool NORM, bool GATED> DEVICE void p
             Vec4 x[DEPTH];
             if (!NORM || ROWS > 1) {
 #pragma unroll
-                for (int i = 0; i < DEPTH; ++i) x[i] = load16(p.x + (u64)row * p.cols + min(first + i * WARP, steps - 1) * 8);
+                for (int i = 0; i < DEPTH; ++i) x[i] = load16(p.x + (u64)row * p.cols + min(first + i * stride, steps - 1) * 8);
             }
 #pragma unroll
             for (int i = 0; i < DEPTH; ++i) {
-                const u32 step = min(first + i * WARP, steps - 1);
-                const bool inside = first + i * WARP < steps;
+                const u32 step = min(first + i * stride, steps - 1);
+                const bool inside = first + i * stride < steps;
                 const u32* pairs = &x[i].x;
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
@@ -89,41 +90,58 @@ template <int ROWS, int OUTPUTS, int DEPTH, bool NORM, bool GATED> DEVICE void p
             }
         }
     }
+    // Sums of the lanes, then of the warps that share the outputs; those of squares likewise.
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) {
+#pragma unroll
+        for (int o = 0; o < OUTPUTS; ++o) {
+            float all = warp_sum(sum[o][row]);
+            if (lane == 0) parts[warp][o][row] = all;
+        }
+        if (NORM && ROWS > 1) square[row] = warp_sum(square[row]);
+    }
+    if (split > 1) __syncthreads();
+    else __syncwarp();
+    if (piece != 0 || lane != 0) return;
 #pragma unroll
     for (int row = 0; row < ROWS; ++row) {
         if (ROWS > 1 && row >= p.rows) continue;
-        float scale = 1.0f;
+        float scale = 1.0f, all[OUTPUTS] = {};
         if (NORM) {
-            float all = 0.0f;
+            float whole = 0.0f;
             if (ROWS == 1) {
-                for (u32 other = 0; other < warps; ++other) all += squares[other];
+                for (u32 other = 0; other < warps; ++other) whole += squares[other];
             } else {
-                all = warp_sum(square[row]);
+                whole = square[row];
             }
-            scale = rsqrtf(all / p.cols + p.epsilon);
+            scale = rsqrtf(whole / p.cols + p.epsilon);
+        }
+#pragma unroll
+        for (int o = 0; o < OUTPUTS; ++o) {
+            for (u32 other = 0; other < split; ++other) all[o] += parts[warp + other][o][row];
         }
         if (GATED) {
-            float gate = warp_sum(sum[0][row]) * scale, up = warp_sum(sum[OUTPUTS - 1][row]) * scale;
-            if (lane == 0 && output <= last) put(p.part[0], row, output, gated(gate, up));
+            if (output <= last) put(p.part[0], row, output, gated(all[0] * scale, all[OUTPUTS - 1] * scale));
         } else {
 #pragma unroll
             for (int o = 0; o < OUTPUTS; ++o) {
-                float all = warp_sum(sum[o][row]) * scale;
-                if (lane == 0 && output + o <= last) put(p.part[which], row, output + o, all);
+                if (output + o <= last) put(p.part[which], row, output + o, all[o] * scale);
             }
         }
     }
 }
 
 #define PLAIN_KERNEL(NAME, ROWS, OUTPUTS, DEPTH, NORM, GATED)                                                    \
-    extern "C" __global__ void __launch_bounds__(256) NAME(const __grid_constant__ MatvecArguments p) {          \
+    extern "C" __global__ void __launch_bounds__(128, 1) NAME(const __grid_constant__ MatvecArguments p) {          \
         plain_rows<ROWS, OUTPUTS, DEPTH, NORM, GATED>(p);                                                        \
     }
 PLAIN_KERNEL(matvec_plain_r1o2d4, 1, 2, 4, false, false)
 PLAIN_KERNEL(matvec_plain_r1o1d8, 1, 1, 8, false, false)
+PLAIN_KERNEL(matvec_plain_r1o1d10, 1, 1, 10, false, false)
 PLAIN_KERNEL(matvec_plain_r8o1d4, 8, 1, 4, false, false)
 PLAIN_KERNEL(norm_plain_r1o2d4, 1, 2, 4, true, false)
 PLAIN_KERNEL(norm_plain_r1o1d8, 1, 1, 8, true, false)
+PLAIN_KERNEL(norm_plain_r1o1d10, 1, 1, 10, true, false)
 PLAIN_KERNEL(norm_plain_r8o1d4, 8, 1, 4, true, false)
 PLAIN_KERNEL(gated_plain_r1d4, 1, 2, 4, true, true)
 PLAIN_KERNEL(gated_plain_r8d2, 8, 2, 2, true, true)

@@ -74,7 +74,6 @@ template <int HALVES, int OUTPUTS> DEVICE void blocks(const MatmulArguments& p) 
     float sum[HALVES][OUTPUTS / 2];
     for (u32 stage = 0; stage < stages; ++stage) {
         wait_for_copies<1>();
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         // All copies of this stage are there, and every warpgroup is done with the stage before the last, whose place the next
         // but one takes.
         __syncthreads();

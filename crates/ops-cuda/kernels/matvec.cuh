@@ -14,6 +14,7 @@ struct MatvecArguments {
     const float* norm;  // (cols): x is normalised first
     u32 rows, cols, parts;
     float epsilon;
+    u32 split, unused;  // plain weights: warps that share an output
     u32 first[4];  // the first block of each part; a gated product has both parts in every block
     MatvecPart part[MOST_PARTS];
 };

@@ -13,21 +13,27 @@ use std::ptr;
 
 type Program = *mut c_void;
 
+type Create = extern "C" fn(
+    *mut Program,
+    *const c_char,
+    *const c_char,
+    c_int,
+    *const *const c_char,
+    *const *const c_char,
+) -> c_int;
+type Compile = extern "C" fn(Program, c_int, *const *const c_char) -> c_int;
+type SizeOf = extern "C" fn(Program, *mut usize) -> c_int;
+type Copy = extern "C" fn(Program, *mut c_char) -> c_int;
+type Destroy = extern "C" fn(*mut Program) -> c_int;
+
 /// Loaded NVRTC.
 pub struct Compiler {
     version: (i32, i32),
-    create: extern "C" fn(
-        *mut Program,
-        *const c_char,
-        *const c_char,
-        c_int,
-        *const *const c_char,
-        *const *const c_char,
-    ) -> c_int,
-    compile: extern "C" fn(Program, c_int, *const *const c_char) -> c_int,
-    size_of: [extern "C" fn(Program, *mut usize) -> c_int; 2],
-    copy: [extern "C" fn(Program, *mut c_char) -> c_int; 2],
-    destroy: extern "C" fn(*mut Program) -> c_int,
+    create: Create,
+    compile: Compile,
+    size_of: [SizeOf; 2],
+    copy: [Copy; 2],
+    destroy: Destroy,
 }
 
 /// Machine code and what the compiler said.
@@ -88,17 +94,17 @@ impl Compiler {
             use std::mem::transmute;
             Ok(Compiler {
                 version: (major, minor),
-                create: transmute::<*mut c_void, _>(library.symbol(c"nvrtcCreateProgram")?),
-                compile: transmute::<*mut c_void, _>(library.symbol(c"nvrtcCompileProgram")?),
+                create: transmute::<*mut c_void, Create>(library.symbol(c"nvrtcCreateProgram")?),
+                compile: transmute::<*mut c_void, Compile>(library.symbol(c"nvrtcCompileProgram")?),
                 size_of: [
-                    transmute::<*mut c_void, _>(library.symbol(c"nvrtcGetProgramLogSize")?),
-                    transmute::<*mut c_void, _>(library.symbol(c"nvrtcGetCUBINSize")?),
+                    transmute::<*mut c_void, SizeOf>(library.symbol(c"nvrtcGetProgramLogSize")?),
+                    transmute::<*mut c_void, SizeOf>(library.symbol(c"nvrtcGetCUBINSize")?),
                 ],
                 copy: [
-                    transmute::<*mut c_void, _>(library.symbol(c"nvrtcGetProgramLog")?),
-                    transmute::<*mut c_void, _>(library.symbol(c"nvrtcGetCUBIN")?),
+                    transmute::<*mut c_void, Copy>(library.symbol(c"nvrtcGetProgramLog")?),
+                    transmute::<*mut c_void, Copy>(library.symbol(c"nvrtcGetCUBIN")?),
                 ],
-                destroy: transmute::<*mut c_void, _>(library.symbol(c"nvrtcDestroyProgram")?),
+                destroy: transmute::<*mut c_void, Destroy>(library.symbol(c"nvrtcDestroyProgram")?),
             })
         }
     }

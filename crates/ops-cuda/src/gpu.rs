@@ -179,14 +179,6 @@ impl Gpu {
         self.driver.enter(self.context)?;
         Ok(running)
     }
-
-    /// Kernel launches so far, those of graphs not counted.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn launches(&self) -> io::Result<u64> {
-        Ok(self.enter()?.queue.launches())
-    }
 }
 
 impl Device for Gpu {

@@ -26,7 +26,6 @@ pub struct Queue {
     pub(crate) arrivals: u64,
     pending: RefCell<Option<(Cut, Arguments)>>,
     error: Cell<Option<io::Error>>,
-    launches: Cell<u64>,
 }
 
 impl Queue {
@@ -47,7 +46,6 @@ impl Queue {
             arrivals,
             pending: RefCell::default(),
             error: Cell::default(),
-            launches: Cell::new(0),
         })
     }
 
@@ -66,7 +64,6 @@ impl Queue {
         let launched = self
             .function(file, name, shape.2)
             .and_then(|function| self.driver.launch(function, shape, self.stream, attributes, argument));
-        self.launches.set(self.launches.get() + 1);
         if let Err(error) = launched {
             let before = self.error.take();
             self.error.set(Some(before.unwrap_or_else(|| io::Error::new(error.kind(), format!("{name}: {error}")))));
@@ -116,10 +113,5 @@ impl Queue {
     pub(crate) fn finish(&self) -> io::Result<()> {
         self.flush();
         self.error.take().map_or(Ok(()), Err)
-    }
-
-    /// Launches so far.
-    pub(crate) fn launches(&self) -> u64 {
-        self.launches.get()
     }
 }

@@ -84,8 +84,11 @@ fn a_spill_and_a_warning_are_noticed() {
     assert!(faults("    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads").is_empty());
 }
 
-/// (file, kernel, instructions that its code holds, and at least how many of each).
-const CLAIMS: &[(&str, &str, &[(&str, usize)])] = &[
+/// An instruction and the fewest of it.
+type Least = (&'static str, usize);
+
+/// (file, kernel, what its code holds).
+const CLAIMS: &[(&str, &str, &[Least])] = &[
     // A unit of 128 columns: eight products and eight sums, weights in loads of 16 bytes.
     ("linear_matvec.cu", "matvec_g128_t1u2", &[("HMMA.16816.F32.BF16", 32), ("LDG.E.NA.128", 8), ("ACQBULK", 1)]),
     ("linear_plain.cu", "matvec_plain_r1o1d8", &[("LDG.E.NA.128", 16), ("FFMA", 64), ("ACQBULK", 1)]),

@@ -27,6 +27,8 @@ pub(crate) struct Arguments {
     cols: u32,
     parts: u32,
     epsilon: f32,
+    split: u32,
+    unused: u32,
     first: [u32; 4],
     part: [Part; PARTS],
 }
@@ -47,6 +49,8 @@ pub(crate) struct Cut {
     warps: u32,
     /// Outputs per block (gated: of the result).
     outputs: u32,
+    /// Warps that share an output (plain weights).
+    split: u32,
     shared_bytes: u32,
 }
 
@@ -60,6 +64,8 @@ impl Arguments {
             cols: x.width as u32,
             parts: 0,
             epsilon: i.attributes().epsilon,
+            split: 1,
+            unused: 0,
             first: [0; 4],
             part: [part; PARTS],
         }
@@ -79,7 +85,8 @@ impl Arguments {
 
     pub(crate) fn launch(&self, queue: &Queue, cut: &Cut) {
         let blocks = self.first[self.parts as usize];
-        queue.put(cut.file, cut.kernel, ([blocks, 1, 1], [cut.warps * 32, 1, 1], cut.shared_bytes), self);
+        let arguments = Arguments { split: cut.split, ..*self };
+        queue.put(cut.file, cut.kernel, ([blocks, 1, 1], [cut.warps * 32, 1, 1], cut.shared_bytes), &arguments);
     }
 }
 
@@ -128,62 +135,63 @@ fn cut(rows: usize, shape: &WeightShape, around: Around) -> Cut {
     if layout(shape) == FRAGMENTS { fragments(shape, around) } else { plain(rows, shape, around) }
 }
 
-/// bfloat16 rows: four warps of one or two outputs each.
+/// bfloat16 rows: four warps of one or two outputs each, or so many on one output that each asks for its share at once.
 fn plain(rows: usize, shape: &WeightShape, around: Around) -> Cut {
-    let narrow = shape.cols <= 1024;
-    let (kernel, outputs) = match (around, rows, narrow) {
-        (Around::Nothing, 1, true) => ("matvec_plain_r1o2d4", 2),
-        (Around::Nothing, 1, false) => ("matvec_plain_r1o1d8", 1),
+    // Loads of 16 bytes that a lane makes of a row.
+    let loads = shape.cols.div_ceil(8 * 32);
+    // Gated blocks keep the whole input's norm, which pays for many outputs only: theirs stay whole.
+    let whole = rows > 1 || around == Around::Gated;
+    let split = if whole { 1 } else { loads.div_ceil(10).next_power_of_two().min(4) };
+    let each = loads.div_ceil(split);
+    let (kernel, outputs) = match (around, rows, each) {
+        (Around::Nothing, 1, ..=4) => ("matvec_plain_r1o2d4", 2),
+        (Around::Nothing, 1, ..=8) => ("matvec_plain_r1o1d8", 1),
+        (Around::Nothing, 1, _) => ("matvec_plain_r1o1d10", 1),
         (Around::Nothing, ..) => ("matvec_plain_r8o1d4", 1),
-        (Around::Norm, 1, true) => ("norm_plain_r1o2d4", 2),
-        (Around::Norm, 1, false) => ("norm_plain_r1o1d8", 1),
+        (Around::Norm, 1, ..=4) => ("norm_plain_r1o2d4", 2),
+        (Around::Norm, 1, ..=8) => ("norm_plain_r1o1d8", 1),
+        (Around::Norm, 1, _) => ("norm_plain_r1o1d10", 1),
         (Around::Norm, ..) => ("norm_plain_r8o1d4", 1),
         (Around::Gated, 1, _) => ("gated_plain_r1d4", 1),
         (Around::Gated, ..) => ("gated_plain_r8d2", 1),
     };
     let shared_bytes = if around == Around::Nothing { 0 } else { shape.cols as u32 * 4 };
-    Cut { file: "linear_plain.cu", kernel, warps: 4, outputs: 4 * outputs, shared_bytes }
+    let split = split as u32;
+    Cut { file: "linear_plain.cu", kernel, warps: 4, outputs: 4 / split * outputs, split, shared_bytes }
 }
 
-/// Codes: a block's warps share the units of 128 columns of one or two row tiles.
+/// Codes: a block's warps share the units of 128 columns of a row tile (gated: of one of each part).
 fn fragments(shape: &WeightShape, around: Around) -> Cut {
     let WeightFormat::Affine4 { group, .. } = shape.format else { unreachable!("only codes lie in fragments") };
     let units = shape.cols.div_ceil(128);
-    // Enough row tiles to keep every processor busy with two at a time: the head.
-    let many = shape.rows >= 1 << 16;
-    let (tiles, at_once) = match (around, units, many) {
-        (Around::Gated, ..=8, _) => (2, 1),
+    let (tiles, at_once) = match (around, group, units) {
+        (Around::Gated, 32, _) | (Around::Gated, _, ..=8) => (2, 1),
         (Around::Gated, ..) => (2, 2),
-        (_, _, true) => (2, 2),
-        (_, ..=8, _) => (1, 1),
-        (_, ..=32, _) | (Around::Norm, ..) => (1, 2),
+        (_, 32, _) => (1, 1),
+        (_, _, ..=8) if shape.rows < 1 << 16 => (1, 1),
+        (_, _, ..=32) | (Around::Norm, ..) => (1, 2),
         _ => (1, 4),
     };
-    let (tiles, at_once) = match (group, around) {
-        (32, Around::Gated) => (2, 1),
-        (32, _) => (1, 1),
-        _ => (tiles, at_once),
+    // Small blocks where there are many tiles, so that one's loads run while another computes; larger ones where there are few.
+    let most_warps = match around {
+        Around::Nothing => 12,
+        _ if units <= 8 => 8,
+        _ => 5,
     };
-    // As many as the kernels' registers leave room for.
-    let most_warps = if tiles == 1 { 16 } else { 12 };
     let rounds = units.div_ceil(at_once * most_warps);
     let warps = units.div_ceil(at_once * rounds).max(1) as u32;
     let kernel = match (around, group, tiles, at_once) {
         (Around::Nothing, 128, 1, 1) => "matvec_g128_t1u1",
         (Around::Nothing, 128, 1, 2) => "matvec_g128_t1u2",
-        (Around::Nothing, 128, 1, _) => "matvec_g128_t1u4",
-        (Around::Nothing, 128, ..) => "matvec_g128_t2u2",
+        (Around::Nothing, 128, ..) => "matvec_g128_t1u4",
         (Around::Nothing, 64, 1, 1) => "matvec_g64_t1u1",
         (Around::Nothing, 64, 1, 2) => "matvec_g64_t1u2",
-        (Around::Nothing, 64, 1, _) => "matvec_g64_t1u4",
-        (Around::Nothing, 64, ..) => "matvec_g64_t2u2",
+        (Around::Nothing, 64, ..) => "matvec_g64_t1u4",
         (Around::Nothing, ..) => "matvec_g32_t1u1",
         (Around::Norm, 128, 1, 1) => "norm_g128_t1u1",
-        (Around::Norm, 128, 1, _) => "norm_g128_t1u2",
-        (Around::Norm, 128, ..) => "norm_g128_t2u2",
+        (Around::Norm, 128, ..) => "norm_g128_t1u2",
         (Around::Norm, 64, 1, 1) => "norm_g64_t1u1",
-        (Around::Norm, 64, 1, _) => "norm_g64_t1u2",
-        (Around::Norm, 64, ..) => "norm_g64_t2u2",
+        (Around::Norm, 64, ..) => "norm_g64_t1u2",
         (Around::Norm, ..) => "norm_g32_t1u1",
         (Around::Gated, 128, _, 1) => "gated_g128_u1",
         (Around::Gated, 128, ..) => "gated_g128_u2",
@@ -196,7 +204,8 @@ fn fragments(shape: &WeightShape, around: Around) -> Cut {
         file: "linear_matvec.cu",
         kernel,
         warps,
-        outputs: if around == Around::Gated { 16 } else { 16 * tiles as u32 },
+        outputs: 16,
+        split: 1,
         // Sums of every warp's tiles, its sums of squares, and the norm.
         shared_bytes: warps * (tiles as u32 * 512 + 32) + norm_bytes,
     }
@@ -252,6 +261,8 @@ mod tests {
             cols: 256,
             parts: 0,
             epsilon: 0.0,
+            split: 1,
+            unused: 0,
             first: [0; 4],
             part: [part; PARTS],
         };
