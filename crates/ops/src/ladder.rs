@@ -6,9 +6,7 @@ pub mod beside;
 
 use crate::checkpoint::{CachePolicy, Checkpoint, Choice, REGISTER_CACHED, TWO_PASS, WeightPolicy};
 use crate::fusions::{LINEAR_ADD, NORM_LINEAR, NORM_SWIGLU, PLACED_ATTENTION};
-use crate::rewrite::{
-    ADD_RMS_NORM, DECODE_ATTENTION, GATED_LINEAR, NORM_ROPE_APPEND, RMS_NORM, ROPE, SWIGLU, TILED_ATTENTION,
-};
+use crate::rewrite::{ADD_RMS_NORM, DECODE_ATTENTION, NORM_ROPE_APPEND, RMS_NORM, ROPE, SWIGLU, TILED_ATTENTION};
 use crate::{DType, Pace, Tolerance};
 
 /// Every checkpoint: the oracle first, then the rungs in order.
@@ -27,9 +25,6 @@ pub const ALL: &[&Checkpoint] = &[
     &ONE_CALL_ATTENTION,
     &PLACED_HEADS,
     &ADDED_NORM,
-    &EARLY_WEIGHTS,
-    &GUIDED_SHARES,
-    &GATED_PROJECTIONS,
 ];
 
 /// What follows on a device, where a call costs more than the arithmetic of a single row: rungs that the CPU has no kernels for.
@@ -289,64 +284,6 @@ pub const ADDED_NORM: Checkpoint = Checkpoint {
     file: file!(),
     line: line!(),
     ..PLACED_HEADS
-};
-
-/// Floor: the step's weights at the read bandwidth; what it saves is the time in which memory has nothing to do, because the
-/// workers wait for each other or compute what needs no memory.
-///
-/// Outcome (two threads of an AMD EPYC, Zen 4, quiet, memory at 32 GB/s): no difference seen after 128 tokens (the step 1.003 of its
-/// parent's), 0.967 after 2,048. Projections read at the bandwidth already there. Not yet measured: fast memory, a busy machine, and
-/// the request for the next head's keys and values, which came later.
-pub const EARLY_WEIGHTS: Checkpoint = Checkpoint {
-    name: "early-weights",
-    parent: Some(&ADDED_NORM),
-    change: "a worker that waits asks for the first weights of its share of the next projection, and a projection for its own",
-    hypothesis: "a tenth of decode is waiting at barriers, and memory, its limit, is idle meanwhile",
-    pace: Pace { fetch_ahead: true, guided: false },
-    tolerance: SAME,
-    file: file!(),
-    line: line!(),
-    ..ADDED_NORM
-};
-
-/// Floor: as above.
-///
-/// Outcome (as above) of a form that left a quarter open in every call: the step 1.016 of its parent's after 128 tokens and 1.017
-/// after 2,048, slower. One thread alone reads nine tenths of what two read, so who waits leaves its bandwidth to the other. Since then
-/// only calls before a barrier are guided, which is not yet measured, nor is a busy machine.
-pub const GUIDED_SHARES: Checkpoint = Checkpoint {
-    name: "guided-shares",
-    parent: Some(&EARLY_WEIGHTS),
-    change: "a quarter of a projection's outputs belongs to no worker beforehand: who is done first takes more of it",
-    hypothesis: "the halves of a projection do not take equally long, so the slower processor sets the pace",
-    pace: Pace { fetch_ahead: true, guided: true },
-    tolerance: SAME,
-    file: file!(),
-    line: line!(),
-    ..EARLY_WEIGHTS
-};
-
-/// Floor: the two matrices once; what it saves is one barrier, one call, and x as planes once instead of twice, in every layer: by
-/// prediction 1 % of a quiet step. Outcome: not yet measured.
-pub const GATED_PROJECTIONS: Checkpoint = Checkpoint {
-    name: "gated-projections",
-    parent: Some(&GUIDED_SHARES),
-    change: "for up to eight rows, gate, up and the gated activation are one call",
-    hypothesis: "a barrier and an activation of a microsecond stand between two projections, and memory is idle meanwhile",
-    rewrites: &[
-        RMS_NORM,
-        ROPE,
-        SWIGLU,
-        TILED_ATTENTION,
-        DECODE_ATTENTION,
-        NORM_ROPE_APPEND,
-        ADD_RMS_NORM,
-        GATED_LINEAR,
-    ],
-    tolerance: ROUNDING,
-    file: file!(),
-    line: line!(),
-    ..GUIDED_SHARES
 };
 
 /// Floor: the residual read once more, where the sum was written and read; what it saves is one launch, twice a layer, and what a

@@ -3,7 +3,8 @@
 mod common;
 
 use common::NOTHING;
-use ops::ladder::{ADDED_NORM, GATED_PROJECTIONS, ONE_CALL_ATTENTION, SELECTED};
+use ops::ladder::beside::GATED_PROJECTIONS;
+use ops::ladder::{ADDED_NORM, ONE_CALL_ATTENTION, SELECTED};
 use ops::operators::*;
 use ops::*;
 

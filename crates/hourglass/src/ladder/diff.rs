@@ -350,15 +350,15 @@ mod tests {
         let prompt = [&added[..], &["~ mlp_residual add 28>1 calls"]].concat();
         both(&rungs::ADDED_NORM, &prompt, &[&added[..], &ends].concat());
         // These walk the same programs in another way.
-        both(&rungs::EARLY_WEIGHTS, &[], &[]);
-        both(&rungs::GUIDED_SHARES, &[], &[]);
+        both(&rungs::beside::EARLY_WEIGHTS, &[], &[]);
+        both(&rungs::beside::GUIDED_SHARES, &[], &[]);
         let gated = [
             "- gate_proj linear:matvec",
             "- up_proj linear:matvec",
             "- swiglu swiglu",
             "+ gated_proj gated_linear:matvec",
         ];
-        both(&rungs::GATED_PROJECTIONS, &[], &gated);
+        both(&rungs::beside::GATED_PROJECTIONS, &[], &gated);
     }
 
     #[test]
@@ -369,7 +369,7 @@ mod tests {
             compare(rung.parent.unwrap(), rung, &files, 128, &Registry::standard(), ROWS).unwrap().pace
         };
         assert_eq!(pace(&rungs::ADDED_NORM), None);
-        let [before, now] = pace(&rungs::EARLY_WEIGHTS).unwrap();
+        let [before, now] = pace(&rungs::beside::EARLY_WEIGHTS).unwrap();
         assert!(before == "plain" && now.contains("while waiting"), "{before} -> {now}");
     }
 
@@ -388,9 +388,9 @@ mod tests {
             &rungs::ONE_CALL_ATTENTION,
             &rungs::PLACED_HEADS,
             &rungs::ADDED_NORM,
-            &rungs::EARLY_WEIGHTS,
-            &rungs::GUIDED_SHARES,
-            &rungs::GATED_PROJECTIONS,
+            &rungs::beside::EARLY_WEIGHTS,
+            &rungs::beside::GUIDED_SHARES,
+            &rungs::beside::GATED_PROJECTIONS,
         ];
         let tested: Vec<&str> = tested.iter().map(|rung| rung.name).collect();
         let all: Vec<&str> = rungs::ALL.iter().filter(|rung| rung.parent.is_some()).map(|rung| rung.name).collect();

@@ -48,7 +48,8 @@ pub fn engine(files: &ModelFiles, checkpoint: &str) -> Engine {
 
 /// Names of the checkpoints that are held to bfloat16's accuracy, in order: neither the oracle nor what is less exact by intent.
 pub fn rungs() -> Vec<&'static str> {
-    let names = Registry::standard().checkpoints().map(|checkpoint| checkpoint.name);
+    let registry = Registry::standard();
+    let names = registry.checkpoints().map(|checkpoint| checkpoint.name);
     names.filter(|name| !["reference", "eight-bit"].contains(name)).collect()
 }
 
