@@ -172,9 +172,7 @@ fn outcomes_are_told_apart_on_records_of_this_build() {
         let sides = [format!("{name}#{before}"), format!("{name}#{after}")];
         let arguments = [sides[0].as_str(), &sides[1], "--target", target, "--phase", "decode"];
         let record = place.comparison(&arguments, 0);
-        // A group that is equal on both sides stays open between replays: it is not said to have fallen.
-        let expected = if name == "elsewhere" { Outcome::RequestFaster } else { outcome };
-        assert_eq!(record.outcome.outcome, expected, "{name}: {:#?}", record.outcome);
+        assert_eq!(record.outcome.outcome, outcome, "{name}: {:#?}", record.outcome);
         assert!(record.request.known().unwrap().paired);
         let text = place.ok(&[&["compare"], &arguments[..]].concat());
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");

@@ -21,7 +21,7 @@ use crate::store::Store;
 use crate::{child, interrupt, output};
 
 /// Seconds that the clock of two rungs may take, if that is enough for the fewest repeats.
-const CLOCK_S: f64 = 90.0;
+const CLOCK_S: f64 = 45.0;
 const REPEATS: std::ops::RangeInclusive<f64> = 4.0..=12.0;
 
 /// A climb that is going on.

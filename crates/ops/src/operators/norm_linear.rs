@@ -44,7 +44,7 @@ pub(super) fn normed_cost(shape: &CallShape) -> Cost {
 }
 
 /// Row `row` of x, normalised.
-pub(super) fn normed(i: &Invocation<'_>, row: usize) -> Vec<f64> {
+pub fn normed(i: &Invocation<'_>, row: usize) -> Vec<f64> {
     let (x, w, epsilon) = (i.input(0), i.weight(0).as_f32(), f64::from(i.attributes().epsilon));
     let value = |col| f64::from(x.get(row, col));
     let square: f64 = (0..x.width).map(|col| value(col).powi(2)).sum();
@@ -53,7 +53,7 @@ pub(super) fn normed(i: &Invocation<'_>, row: usize) -> Vec<f64> {
 }
 
 /// Output `output` of a projection of a row.
-pub(super) fn projected(i: &Invocation<'_>, weight: usize, output: usize, x: &[f64]) -> f64 {
+pub fn projected(i: &Invocation<'_>, weight: usize, output: usize, x: &[f64]) -> f64 {
     let w = i.weight(weight);
     x.iter().enumerate().map(|(col, x)| x * f64::from(w.value(output, col))).sum()
 }

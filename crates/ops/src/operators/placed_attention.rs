@@ -91,7 +91,7 @@ fn case((kv_heads, group, head_dim): (usize, usize, usize), normed: bool, interl
 }
 
 /// Head `head` of an input, normalised and turned, rounded as the cache is.
-fn placed(i: &Invocation<'_>, input: usize, head: usize) -> Vec<f32> {
+pub fn placed(i: &Invocation<'_>, input: usize, head: usize) -> Vec<f32> {
     let Attributes { head_dim, epsilon, interleaved, .. } = *i.attributes();
     let (x, table) = (i.input(input), i.input(3));
     let value = |d: usize| f64::from(x.get(0, head * head_dim + d));
