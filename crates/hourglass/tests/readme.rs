@@ -133,9 +133,9 @@ fn documents(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Everything before `|`, `>` and `&&`: the command itself.
+/// Everything before `|`, `>`, `&&` and a comment: the command itself.
 fn first_command(words: Vec<String>) -> Vec<String> {
-    words.into_iter().take_while(|word| !["|", ">", "&&"].contains(&word.as_str())).collect()
+    words.into_iter().take_while(|word| !["|", ">", "&&", "#"].contains(&word.as_str())).collect()
 }
 
 #[test]
