@@ -55,8 +55,8 @@ fn fast_is_the_default_and_records_hold_the_rung_it_stands_for() {
     let listing = json(&["ladder", "--json"]);
     let names =
         listing["checkpoints"].as_array().unwrap().iter().map(|checkpoint| checkpoint["name"].as_str().unwrap());
-    let rungs = names.filter(|name| !ops::ladder::beside::has(name));
-    assert_eq!(rungs.last().unwrap(), newest);
+    let mut rungs = names.filter(|name| !ops::ladder::beside::has(name));
+    assert_eq!(rungs.next_back().unwrap(), newest);
     assert!(stdout(&["ladder"]).contains(&format!("fast: stands for '{newest}'")));
     let record = record_of(&[]);
     assert_eq!(record.protocol.checkpoint, newest);

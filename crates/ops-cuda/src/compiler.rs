@@ -89,7 +89,6 @@ impl Compiler {
             return Err(format!("nvrtcVersion failed with status {status}"));
         }
         // SAFETY: each of NVRTC's functions has the signature of the field it goes to (nvrtc.h).
-        #[expect(clippy::missing_transmute_annotations, reason = "the field that it goes to says the type")]
         unsafe {
             use std::mem::transmute;
             Ok(Compiler {
