@@ -1,5 +1,5 @@
 //! The handbook of this repository builds: every record, value, figure, excerpt and link in it is there; what is not is named.
-//! Not here: whether a figure draws, which takes a browser (`crates/hourglass/tests/report.rs`).
+//! Not here: whether a figure draws, which takes a browser (`figures.rs`).
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -14,7 +14,7 @@ use record::compare::Outcome;
 use record::ledger::{Decided, Ledger};
 use record::{ComparisonRecord, Known, Reading, ReplayRecord, RequestClock, RequestTimes, Timing, Unit, read};
 use serde_json::Value;
-use support::{hourglass, root};
+use support::{hourglass, quoted_words, root};
 
 /// A folder with a ledger of its own.
 struct Place(tempfile::TempDir);
@@ -406,22 +406,6 @@ fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
     text.split(opening.as_str()).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
 }
 
-/// Words as a shell would split them: spaces outside quotes of either kind.
-fn words(command: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
-    let mut quote = None;
-    for c in command.chars() {
-        match (c, quote) {
-            ('"' | '\'', None) => quote = Some(c),
-            (c, Some(open)) if c == open => quote = None,
-            (' ', None) => words.push(String::new()),
-            (c, _) => words.last_mut().unwrap().push(c),
-        }
-    }
-    words.retain(|word| !word.is_empty());
-    words
-}
-
 /// Runs every `sh` block of a document in order, in one folder, on the tiny model. `mine`, the reader's own checkpoint, is
 /// stood in for by a rung that reaches calls there; `ID` is the decision that was opened last.
 fn follow(document: &Path, mine: &str) -> usize {
@@ -442,7 +426,7 @@ fn follow(document: &Path, mine: &str) -> usize {
                 assert_eq!(command, "cargo test --release -p hourglass-lab");
                 continue;
             };
-            let mut arguments = words(rest);
+            let mut arguments = quoted_words(rest);
             // The stub of the user's checkpoint is written, and not built into the program under test.
             let written = arguments[0] == "new";
             for word in &mut arguments {
@@ -506,7 +490,7 @@ fn the_walks_code_is_what_its_commands_write() {
     let new: Vec<_> = commands.filter_map(|line| line.strip_prefix("cargo run --release -- new ")).collect();
     assert_eq!(new.len(), 2);
     for command in new {
-        let words = words(command);
+        let words = quoted_words(command);
         place.ok(&[&["new"], &words.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat());
     }
     let text = std::fs::read_to_string(file).unwrap();

@@ -9,7 +9,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{hourglass as program, root, stand_in_model};
+use support::{hourglass as program, quoted_words, root, stand_in_model};
 
 /// The contents of each fenced block of a language.
 fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
@@ -22,21 +22,6 @@ fn commands(block: &str) -> Vec<String> {
     let joined = block.replace("\\\n", " ");
     let lines = joined.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(str::to_owned).collect()
-}
-
-/// Words as a shell would split them: spaces outside double quotes. The README uses nothing else of the shell but `|`.
-fn words(command: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
-    let mut quoted = false;
-    for c in command.chars() {
-        match c {
-            '"' => quoted = !quoted,
-            ' ' if !quoted => words.push(String::new()),
-            c => words.last_mut().unwrap().push(c),
-        }
-    }
-    words.retain(|word| !word.is_empty());
-    words
 }
 
 /// A hub cache that holds the stand-in under the name that `qwen3-0.6b` stands for.
@@ -80,12 +65,12 @@ fn every_command_runs() {
                 continue;
             }
             let mut process = Command::new(built);
-            process.args(words(arguments));
+            process.args(quoted_words(arguments));
             process
         } else {
             let rest = command.strip_prefix("cargo run --release --").or_else(|| command.strip_prefix("hourglass "));
             let rest = rest.unwrap_or_else(|| panic!("neither cargo nor hourglass: {command}"));
-            let mut arguments = words(rest);
+            let mut arguments = quoted_words(rest);
             let measures = ["find", "bench", "replay"].contains(&arguments[0].as_str());
             if measures && !arguments.iter().any(|word| word == "--model") {
                 // The default model would take minutes; its measuring is tested elsewhere.
@@ -100,22 +85,6 @@ fn every_command_runs() {
         assert!(!output.stdout.is_empty() || command.contains(" chat "), "{command} said nothing");
     }
     assert!(count >= 12, "only {count} commands were found");
-}
-
-/// Words as a shell would split them: spaces outside quotes of either kind.
-fn quoted_words(command: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
-    let mut quote = None;
-    for c in command.chars() {
-        match (c, quote) {
-            ('"' | '\'', None) => quote = Some(c),
-            (c, Some(open)) if c == open => quote = None,
-            (' ', None) => words.push(String::new()),
-            (c, _) => words.last_mut().unwrap().push(c),
-        }
-    }
-    words.retain(|word| !word.is_empty());
-    words
 }
 
 /// Markdown files below a folder.

@@ -108,3 +108,19 @@ fn byte_token(byte: u8) -> char {
 pub fn byte_ids(text: &str) -> Vec<u32> {
     text.bytes().map(u32::from).collect()
 }
+
+/// Words as a shell would split them: spaces outside quotes of either kind.
+pub fn quoted_words(command: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quote = None;
+    for c in command.chars() {
+        match (c, quote) {
+            ('"' | '\'', None) => quote = Some(c),
+            (c, Some(open)) if c == open => quote = None,
+            (' ', None) => words.push(String::new()),
+            (c, _) => words.last_mut().unwrap().push(c),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}

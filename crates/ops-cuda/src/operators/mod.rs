@@ -16,86 +16,56 @@ use ops::{CallShape, DType, Kernel};
 const ONE_ROUNDING: f64 = 1.6e-5;
 const ONE_ROUNDING_REASON: &str = "float32 arithmetic and one bfloat16 rounding, which is at most 2^-8 of each element";
 
-/// Every kernel that any GPU runs, slowest first.
-pub(crate) static ALL: &[&Kernel] = &[
-    &embed::ROWS,
-    &rope_table::ROWS,
-    &norm::RMS_SCALE,
-    &elementwise::MUL_WEIGHT,
-    &norm::TWO_PASS,
-    &norm::KEPT,
-    &rope::ROTATE_HALF,
-    &rope::ROPE_COMBINE,
-    &rope::ROPE,
-    &rope::NORM_ROPE_APPEND,
-    &cache::GROW,
-    &cache::APPEND,
-    &attention::SCORES,
-    &attention::SOFTMAX,
-    &attention::MIX,
-    &attention::ROWS,
-    &attention::TILES,
-    &attention::SPLIT,
-    &attention::PLACED,
-    &elementwise::ADD,
-    &norm::ADD_SEGMENTS,
-    &norm::ADD_KEPT,
-    &linear::VANILLA,
-    &linear::READABLE_MATMUL,
-    &linear::READABLE_MATVEC,
-    &linear::MATMUL,
-    &linear::MATVEC,
-    &linear::ADD_READABLE,
-    &linear::ADD_MATVEC,
-    &linear::NORM_READABLE,
-    &linear::NORM_MATVEC,
-    &linear::GATED_READABLE,
-    &linear::GATED_MATVEC,
-    &elementwise::MUL,
-    &elementwise::SILU,
-    &elementwise::SWIGLU,
-];
+/// Every kernel, slowest first; `hopper` stands after the matrix products of every GPU.
+macro_rules! kernels {
+    ($($hopper:expr),*) => {
+        &[
+            &embed::ROWS,
+            &rope_table::ROWS,
+            &norm::RMS_SCALE,
+            &elementwise::MUL_WEIGHT,
+            &norm::TWO_PASS,
+            &norm::KEPT,
+            &rope::ROTATE_HALF,
+            &rope::ROPE_COMBINE,
+            &rope::ROPE,
+            &rope::NORM_ROPE_APPEND,
+            &cache::GROW,
+            &cache::APPEND,
+            &attention::SCORES,
+            &attention::SOFTMAX,
+            &attention::MIX,
+            &attention::ROWS,
+            &attention::TILES,
+            &attention::SPLIT,
+            &attention::PLACED,
+            &elementwise::ADD,
+            &norm::ADD_SEGMENTS,
+            &norm::ADD_KEPT,
+            &linear::VANILLA,
+            &linear::READABLE_MATMUL,
+            &linear::READABLE_MATVEC,
+            &linear::MATMUL,
+            $($hopper,)*
+            &linear::MATVEC,
+            &linear::ADD_READABLE,
+            &linear::ADD_MATVEC,
+            &linear::NORM_READABLE,
+            &linear::NORM_MATVEC,
+            &linear::GATED_READABLE,
+            &linear::GATED_MATVEC,
+            &elementwise::MUL,
+            &elementwise::SILU,
+            &elementwise::SWIGLU,
+        ]
+    };
+}
 
-/// Those of a Hopper GPU, which has instructions that no other has.
-pub(crate) static HOPPER: &[&Kernel] = &[
-    &embed::ROWS,
-    &rope_table::ROWS,
-    &norm::RMS_SCALE,
-    &elementwise::MUL_WEIGHT,
-    &norm::TWO_PASS,
-    &norm::KEPT,
-    &rope::ROTATE_HALF,
-    &rope::ROPE_COMBINE,
-    &rope::ROPE,
-    &rope::NORM_ROPE_APPEND,
-    &cache::GROW,
-    &cache::APPEND,
-    &attention::SCORES,
-    &attention::SOFTMAX,
-    &attention::MIX,
-    &attention::ROWS,
-    &attention::TILES,
-    &attention::SPLIT,
-    &attention::PLACED,
-    &elementwise::ADD,
-    &norm::ADD_SEGMENTS,
-    &norm::ADD_KEPT,
-    &linear::VANILLA,
-    &linear::READABLE_MATMUL,
-    &linear::READABLE_MATVEC,
-    &linear::MATMUL,
-    &linear::WARPGROUPS,
-    &linear::MATVEC,
-    &linear::ADD_READABLE,
-    &linear::ADD_MATVEC,
-    &linear::NORM_READABLE,
-    &linear::NORM_MATVEC,
-    &linear::GATED_READABLE,
-    &linear::GATED_MATVEC,
-    &elementwise::MUL,
-    &elementwise::SILU,
-    &elementwise::SWIGLU,
-];
+/// What any GPU runs.
+pub(crate) static ALL: &[&Kernel] = kernels!();
+
+/// With those of a Hopper GPU, which has instructions that no other has.
+pub(crate) static HOPPER: &[&Kernel] = kernels!(&linear::WARPGROUPS);
 
 /// Buffers and cache are bfloat16, tables and scores aside.
 fn bf16_data(shape: &CallShape, inputs: std::ops::Range<usize>) -> Result<(), String> {
