@@ -33,6 +33,32 @@ pub(crate) fn own_program() -> PathBuf {
     if own.exists() { own } else { std::env::current_exe().unwrap_or_else(|_| PathBuf::from("hourglass")) }
 }
 
+/// Names the process that started a verb, for [`end_with_parent`].
+const PARENT: &str = "HOURGLASS_PARENT";
+
+/// Lets a child of this program be interrupted when this process ends, however it ends: nobody measures for nobody. To be
+/// spawned by a thread that waits for it, because the system counts the end of that thread.
+pub(crate) fn tie(command: &mut Command) -> &mut Command {
+    command.env(PARENT, std::process::id().to_string())
+}
+
+/// In a child that was tied: asks the system for the interrupt. Any other process is left as it is, a verb started by an
+/// adapter that a `bench` started among them.
+pub(crate) fn end_with_parent() {
+    let named: Option<i32> = std::env::var(PARENT).ok().and_then(|pid| pid.parse().ok());
+    let parent = || rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
+    if named.is_none() || named != parent() {
+        return;
+    }
+    interrupt::take_hangup();
+    // A system that cannot has none of this, and loses nothing else.
+    let asked = rustix::process::set_parent_process_death_signal(Some(Signal::HUP));
+    if asked.is_ok() && named != parent() {
+        // It ended between the two.
+        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::HUP);
+    }
+}
+
 /// Runs `words` (without the program's name) to their end; stdout goes to a new file, or nowhere. `tick` is called about ten
 /// times a second.
 ///
@@ -45,7 +71,7 @@ pub(crate) fn run(words: &[String], stdout: Option<&Path>, tick: &mut dyn FnMut(
         None => Stdio::null(),
     };
     // A group of its own: Ctrl-C reaches this process, which passes it on once; what the child started ends with it.
-    let mut child = Command::new(own_program())
+    let mut child = tie(&mut Command::new(own_program()))
         .args(words)
         .stdin(Stdio::null())
         .stdout(answer)

@@ -30,7 +30,7 @@ impl Drop for OwnGroup {
     }
 }
 
-/// The flag for what takes one: true after the first Ctrl-C (or SIGTERM).
+/// The flag for what takes one: true after the first Ctrl-C (or SIGTERM, or SIGHUP).
 pub(crate) fn flag() -> Arc<AtomicBool> {
     Arc::clone(&REQUESTED)
 }
@@ -39,19 +39,40 @@ pub(crate) fn requested() -> bool {
     REQUESTED.load(SeqCst)
 }
 
-/// Takes SIGINT and SIGTERM. Without SA_RESTART, so that a wait for input ends too.
+/// Takes SIGINT and SIGTERM, and SIGHUP: a terminal that is closed asks as Ctrl-C does, and so does the end of a parent.
+/// Without SA_RESTART, so that a wait for input ends too.
 pub(crate) fn install() {
     // Made now, so that the handler only ever reads it.
     LazyLock::force(&REQUESTED);
-    let handler: extern "C" fn(libc::c_int) = on_signal;
-    // SAFETY: an all-zero sigaction is a valid value; its handler and flags are set before it is used.
+    take(libc::SIGINT, on_signal);
+    take(libc::SIGTERM, on_signal);
+    // SAFETY: an all-zero sigaction is a valid value, to be written over; no action is set.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: `before` is valid for writing.
+    unsafe { libc::sigaction(libc::SIGHUP, std::ptr::null(), &mut before) };
+    // Ignored: `nohup` started this.
+    if before.sa_sigaction != libc::SIG_IGN {
+        take_hangup();
+    }
+}
+
+/// Takes SIGHUP though `nohup` started the parent.
+pub(crate) fn take_hangup() {
+    take(libc::SIGHUP, on_hangup);
+}
+
+/// `handler` may only do what a signal handler may: atomics, kill, _exit.
+fn take(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) {
+    // SAFETY: an all-zero sigaction is a valid value; its handler is set before it is used.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as libc::sighandler_t;
-    for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: `action` is initialised, the old action is not asked for, and `on_signal` calls only what a signal
-        // handler may: atomics, kill and _exit.
-        unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
-    }
+    // SAFETY: `action` is initialised, and the old action is not asked for.
+    unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
+}
+
+/// However often it comes, it asks once: the system sends it for every thread of a parent that ends.
+extern "C" fn on_hangup(_: libc::c_int) {
+    REQUESTED.store(true, SeqCst);
 }
 
 extern "C" fn on_signal(_: libc::c_int) {

@@ -117,6 +117,7 @@ pub fn main(lab: fn() -> ops::Registry) -> ExitCode {
     load::set_lab(lab);
     let line = CommandLine::parse();
     interrupt::install();
+    child::end_with_parent();
     let result = match line.verb {
         Verb::Find(args) => find::run(*args),
         Verb::Bench(args) => bench::run(*args),

@@ -95,6 +95,21 @@ impl Write for OutputFile {
     }
 }
 
+/// A file beside `path` with all of `value` in it as JSON: to be given its name, over an older state of it too.
+///
+/// # Errors
+/// The disk is full, or the directory cannot be written.
+pub(crate) fn whole(path: &Path, value: &impl serde::Serialize) -> io::Result<NamedTempFile> {
+    let mut text = serde_json::to_vec_pretty(value)?;
+    text.push(b'\n');
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new().prefix(".hourglass").permissions(readable(0o666)).tempfile_in(directory)?;
+    file.write_all(&text)?;
+    // On some systems a full disk is only noticed here.
+    file.as_file().sync_all()?;
+    Ok(file)
+}
+
 /// Where a path will be written, and how what is not finished is called there.
 ///
 /// # Errors

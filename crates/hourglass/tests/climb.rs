@@ -6,13 +6,14 @@
 mod support;
 
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use record::bench::{BenchRecord, Verified};
 use record::{ClimbRecord, FindRecord, Finding, Record, read};
 use support::hourglass;
 
-fn climb(here: &Path, rest: &[&str]) -> Output {
+fn command(here: &Path, rest: &[&str]) -> Command {
     let words = [
         "find",
         "--climb",
@@ -31,8 +32,14 @@ fn climb(here: &Path, rest: &[&str]) -> Output {
         "--to",
         "tiled-prefill",
     ];
+    let mut command = hourglass(&[&words[..], rest].concat());
     // The ledger of its decisions is the working directory's.
-    hourglass(&[&words[..], rest].concat()).current_dir(here).output().unwrap()
+    command.current_dir(here);
+    command
+}
+
+fn climb(here: &Path, rest: &[&str]) -> Output {
+    command(here, rest).output().unwrap()
 }
 
 fn file<R: Record>(path: &Path) -> R {
@@ -105,4 +112,37 @@ fn every_step_has_its_records_and_half_a_step_is_done_again() {
     );
     let output = climb(here.path(), &["--resume", "nowhere"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("no whole climb.json"));
+}
+
+/// Processes whose parent is `parent`.
+fn children(parent: u32) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let of_it = |process: &std::fs::DirEntry| {
+        let status = std::fs::read_to_string(process.path().join("status")).unwrap_or_default();
+        status.lines().any(|line| line.strip_prefix("PPid:").is_some_and(|id| id.trim() == parent.to_string()))
+    };
+    processes.filter(of_it).map(|process| process.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// A climb that is killed has no moment to tell its `find`, which would measure for nobody to its end.
+#[test]
+fn what_a_killed_climb_had_begun_is_interrupted() {
+    let here = tempfile::tempdir().unwrap();
+    let mut climb =
+        command(here.path(), &["--out", "climb"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let step = here.path().join("climb/01-rope");
+    while !step.join("wiring.json").exists() {
+        assert!(climb.try_wait().unwrap().is_none(), "it ended by itself");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let begun = children(climb.id());
+    assert_eq!(begun.len(), 1, "its find: {begun:?}");
+    climb.kill().unwrap();
+    climb.wait().unwrap();
+    let process = Path::new("/proc").join(&begun[0]);
+    while process.join("exe").read_link().is_ok() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let find: FindRecord = file(&step.join("find.json"));
+    assert!(!find.coverage.is_complete(), "it measured to its end");
 }

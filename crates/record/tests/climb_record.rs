@@ -47,6 +47,28 @@ fn a_row_of_the_route_holds_prediction_and_observation() {
     assert!(error.contains("seed differ"), "{error}");
 }
 
+/// The rung takes its parent's time, the clock is off by four tenths now and then, and the profile promises less.
+#[test]
+fn an_undecided_row_says_that_its_clock_could_not_have_decided() {
+    let mut views = views();
+    let own = [("q_proj", "linear", "dense", 4_000_000), ("norm", "rms_norm", "n", 9)];
+    views.wiring = Some(seen("wiring.json", plan(&own)));
+    let text = RungText { name: "norms".into(), change: "fewer".into(), hypothesis: "norms dominate".into() };
+    let mut other = own;
+    other[1].2 = "m";
+    views.rungs = vec![(text.clone(), seen("wiring-norms.json", plan(&other)))];
+    let find = seen("find.json", record_of(&views));
+    let arms = vec![arm(CHECKPOINT, ArmKind::Checkpoint), arm("norms", ArmKind::Checkpoint)];
+    let mut clock = run(arms, 4, |order, _, _| Some(Takes::times(1.0 + 0.4 * (order % 3) as f64)));
+    bench_fixture::finish(&mut clock);
+    let row = climb_row(CHECKPOINT, &text, &find, &seen("bench.json", clock)).unwrap();
+    assert_eq!(row.finding, Finding::Inconclusive, "{row:?}");
+    let promised = 100.0 * seconds(&row.predicted.at_most) / seconds(&row.before);
+    assert!(promised > 0.0, "{promised}");
+    let words = format!("where the profile promised at most {promised:.1} %");
+    assert!(row.sentence.contains(&words), "{}", row.sentence);
+}
+
 #[test]
 fn a_climb_reads_back_and_its_rows_join() {
     let seconds = |value| Reading::measured(value, Unit::Seconds, 4);

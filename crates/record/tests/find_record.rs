@@ -172,6 +172,25 @@ fn a_missing_view_is_a_doubt_and_never_a_zero() {
     assert!(Ranking::of(&without, CHECKPOINT).unwrap_err().contains("not clocked"));
 }
 
+/// Two of eight steps are a tenth of a second late in every request: the rows, which are medians, cannot hold it.
+#[test]
+fn time_in_no_row_is_split_into_late_steps_and_the_rest() {
+    let mut views = views();
+    views.decode = None;
+    let doubt = |views: &record::find::Views| {
+        let doubts = ranked(views).doubts;
+        doubts.into_iter().find(|doubt| doubt.contains("%) are in no row")).unwrap()
+    };
+    assert!(!doubt(&views).contains("longer than the median one"), "{}", doubt(&views));
+    for sample in &mut views.clock.as_mut().unwrap().record.samples {
+        let record::bench::Outcome::Measured(measured) = &mut sample.outcome else { panic!("{sample:?}") };
+        for late in &mut measured.clock.token_seconds[2..4] {
+            *late += 0.1;
+        }
+    }
+    assert!(doubt(&views).contains("longer than the median one account for 200 ms"), "{}", doubt(&views));
+}
+
 #[test]
 fn a_ranking_that_was_changed_is_refused() {
     let original: Value = serde_json::from_slice(&text(&record_of(&views()))).unwrap();

@@ -45,7 +45,22 @@ impl Spread {
 pub(super) enum Verdict {
     Met,
     Missed,
+    /// What is demanded lies inside the interval.
+    Inconclusive,
     NotMeasurable,
+}
+
+/// Meeting or missing a demand takes the whole interval: a median beyond it may be noise.
+fn verdict(ratio: Spread, must: f64, lower_is_better: bool) -> Verdict {
+    let (worst, best) = if lower_is_better { (-ratio.high, -ratio.low) } else { (ratio.low, ratio.high) };
+    let must = if lower_is_better { -must } else { must };
+    if worst >= must {
+        Verdict::Met
+    } else if best < must {
+        Verdict::Missed
+    } else {
+        Verdict::Inconclusive
+    }
 }
 
 /// One bar of one row, judged.
@@ -78,10 +93,7 @@ type Held = (String, std::result::Result<Spread, String>);
 fn line(row: &Row, bar: &Bar, ours: &str, (against, held): Held, note: &str) -> Line {
     let lower = bar.against.lower_is_better();
     let (ratio, verdict, note) = match held {
-        Ok(ratio) => {
-            let met = if lower { ratio.median <= bar.must } else { ratio.median >= bar.must };
-            (Some(ratio), if met { Verdict::Met } else { Verdict::Missed }, note.to_owned())
-        }
+        Ok(ratio) => (Some(ratio), verdict(ratio, bar.must, lower), note.to_owned()),
         Err(why) => (None, Verdict::NotMeasurable, why),
     };
     Line {
@@ -355,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_is_met_missed_or_not_measurable() {
+    fn a_bar_is_met_missed_inconclusive_or_not_measurable() {
         let judged = |id: &str, held: std::result::Result<Spread, String>| {
             let row = ROWS.iter().find(|row| row.id == id).expect("a row");
             let line = line(row, &row.bars[0], "ours", ("theirs".to_owned(), held), "a note");
@@ -364,6 +376,10 @@ mod tests {
         let verdict = |id: &str, ratio: f64| judged(id, Ok(exactly(ratio))).0;
         assert_eq!((verdict("decode", 0.90), verdict("decode", 0.89)), (Verdict::Met, Verdict::Missed));
         assert_eq!((verdict("memory", 1.2), verdict("memory", 1.21)), (Verdict::Met, Verdict::Missed));
+        let wide = Spread { median: 1.5, low: 0.74, high: 3.2 };
+        assert_eq!(judged("decode", Ok(wide)).0, Verdict::Inconclusive);
+        assert_eq!(judged("memory", Ok(Spread { median: 1.1, low: 1.0, high: 1.3 })).0, Verdict::Inconclusive);
+        assert_eq!(judged("memory", Ok(Spread { median: 1.1, low: 1.0, high: 1.2 })).0, Verdict::Met);
         assert_eq!(judged("decode", Err("no clock".into())), (Verdict::NotMeasurable, "no clock".to_owned()));
     }
 }

@@ -14,6 +14,7 @@ fn verdict(line: &Line) -> &'static str {
     match (line.verdict, line.ratio) {
         (Verdict::NotMeasurable, _) | (_, None) => "not measurable here",
         (Verdict::Missed, _) => "missed",
+        (Verdict::Inconclusive, Some(_)) => "inconclusive",
         (Verdict::Met, Some(ratio)) => {
             let aimed = if line.lower_is_better { ratio.median <= line.aim } else { ratio.median >= line.aim };
             if aimed { "met, aim too" } else { "met" }
@@ -81,9 +82,10 @@ pub(super) fn markdown(outcomes: &[Outcome], quick: bool) -> String {
     let count = |wanted: Verdict| lines().filter(|line| line.verdict == wanted).count();
     let _ = writeln!(
         text,
-        "\n{} met, {} missed, {} not measurable here.",
+        "\n{} met, {} missed, {} inconclusive (the demand lies inside the interval), {} not measurable here.",
         count(Verdict::Met),
         count(Verdict::Missed),
+        count(Verdict::Inconclusive),
         count(Verdict::NotMeasurable)
     );
     text
@@ -114,16 +116,18 @@ mod tests {
             line(Verdict::Met, 1.5, false),
             line(Verdict::Met, 1.1, true),
             line(Verdict::Missed, 1.0, false),
+            line(Verdict::Inconclusive, 1.4, false),
             line(Verdict::NotMeasurable, 0.0, false),
         ];
         let text = markdown(&[Outcome { lines, ..Outcome::default() }], false);
         assert_eq!(text.matches("| met, aim too |").count(), 2, "{text}");
         assert_eq!(text.matches("| met |").count(), 1, "{text}");
+        assert!(text.contains("| 1.40 (1.40 to 1.40) | 1.4 | 1.6 | inconclusive |"), "{text}");
         assert!(text.contains("| 1.00 (1.00 to 1.00) | 1.4 | 1.6 | missed |"), "{text}");
         assert!(
             text.contains("| - | 1.4 | 1.6 | not measurable here |") && text.contains("- decode: no tiles"),
             "{text}"
         );
-        assert!(text.contains("3 met, 1 missed, 1 not measurable here."), "{text}");
+        assert!(text.contains("3 met, 1 missed, 1 inconclusive"), "{text}");
     }
 }

@@ -11,6 +11,7 @@ use weights::{DenseCheckpoint, ModelFiles, OpenOptions};
 use super::Args;
 use super::process::{self, ChildCommand, ChildResult, Task};
 use super::variants::{Peer, Variant, What};
+use crate::child::own_program;
 use crate::device::DeviceChoice;
 use crate::failure::{Interrupted, usage};
 use crate::interrupt;
@@ -52,12 +53,6 @@ pub(crate) fn all(args: &Args, variants: &[Variant], files: &ModelFiles, ids: &P
         });
     }
     Ok(commands)
-}
-
-/// This very program, even if its file has been replaced since it was started.
-fn own_program() -> PathBuf {
-    let own = PathBuf::from("/proc/self/exe");
-    if own.exists() { own } else { std::env::current_exe().unwrap_or_else(|_| PathBuf::from("hourglass")) }
 }
 
 /// `--flag value` pairs that every child of ours takes.

@@ -2,15 +2,14 @@
 //! Not here: what is in it. (`output.rs` has files that are written once.)
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use tempfile::NamedTempFile;
 
 use crate::failure::usage;
-use crate::output::OutputFile;
+use crate::output::{OutputFile, whole};
 
 /// Both paths are free when it is made, and nothing is ever half in either of them.
 pub(crate) struct GrowingFile {
@@ -77,19 +76,6 @@ impl GrowingFile {
         };
         anyhow::anyhow!("{} {}: {what}{kept}", self.flag, self.path.display())
     }
-}
-
-/// A file beside `path` with all of `value` in it.
-fn whole(path: &Path, value: &impl Serialize) -> io::Result<NamedTempFile> {
-    let mut text = serde_json::to_vec_pretty(value)?;
-    text.push(b'\n');
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o666);
-    let mut file = tempfile::Builder::new().prefix(".bench").permissions(permissions).tempfile_in(directory)?;
-    file.write_all(&text)?;
-    // On some systems a full disk is only noticed here.
-    file.as_file().sync_all()?;
-    Ok(file)
 }
 
 #[cfg(test)]

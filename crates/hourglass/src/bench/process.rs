@@ -15,6 +15,7 @@ use record::Known;
 use record::bench::{ChildHeader, ChildLine, ChildRequest, MAX_LINE_BYTES, Reason, Surroundings, UNAVAILABLE_EXIT};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
+use crate::child::tie;
 use crate::interrupt;
 
 /// How often a wait looks at the clock and at Ctrl-C.
@@ -67,7 +68,7 @@ pub(crate) struct Execution {
 pub(crate) fn run(command: &ChildCommand, limit: Option<Duration>, task: Task, tick: &mut dyn FnMut()) -> Execution {
     let before = Before::now();
     let (started, start) = (probe::now(), Instant::now());
-    let spawned = Command::new(&command.program)
+    let spawned = tie(&mut Command::new(&command.program))
         .args(&command.arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

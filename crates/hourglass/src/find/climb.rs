@@ -218,8 +218,7 @@ impl Climb<'_> {
         self.record.close();
         let path = self.directory.join("climb.json");
         let cannot = || format!("{}: cannot be written", path.display());
-        let mut file = tempfile::NamedTempFile::new_in(&self.directory).with_context(cannot)?;
-        serde_json::to_writer_pretty(&mut file, &self.record).with_context(cannot)?;
+        let file = output::whole(&path, &self.record).with_context(cannot)?;
         file.persist(&path).map_err(|error| error.error).with_context(cannot)?;
         Ok(())
     }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::tool::{Job, Progress};
-use crate::child::own_program;
+use crate::child::{own_program, tie};
 
 /// Bytes of an output that are kept; a record is never larger.
 const MAX_OUTPUT: usize = record::MAX_RECORD_BYTES;
@@ -57,7 +57,7 @@ impl Finished {
 /// # Errors
 /// It cannot be started.
 pub(super) fn run(arguments: &[String], what: &str, limit: Duration, job: &Job) -> Result<Finished> {
-    let mut child = Command::new(own_program())
+    let mut child = tie(&mut Command::new(own_program()))
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -63,8 +63,7 @@ pub fn row(
         by_bytes: offer.map_or_else(no_ranking, |offer| offer.by_bytes.clone()),
     };
     let reason = own.reason.as_deref().or((!reached).then_some(UNREACHED));
-    let sentence = sentence(finding, &verdict, &ratio, &interval, &gained, &predicted, reason);
-    Ok(ClimbRow {
+    let mut row = ClimbRow {
         start_from: start_from.to_owned(),
         checkpoint: rung.name.clone(),
         hypothesis: rung.hypothesis.clone(),
@@ -84,12 +83,14 @@ pub fn row(
         verdict,
         gained,
         finding,
-        sentence,
+        sentence: String::new(),
         decision: Known::unavailable("nothing was decided", "`hourglass decide`"),
         decision_id: Known::unavailable("nothing was decided", "`hourglass decide`"),
         find: find.evidence.clone(),
         bench: bench.evidence.clone(),
-    })
+    };
+    row.sentence = sentence(&row, reason);
+    Ok(row)
 }
 
 const UNREACHED: &str = "the change reaches no call of this request: both bound the same kernels to the same calls, so that \
@@ -119,16 +120,9 @@ fn titled(candidate: &Candidate) -> String {
     }
 }
 
-fn sentence(
-    finding: Finding,
-    verdict: &Known<Verdict>,
-    ratio: &Reading,
-    interval: &Known<Interval>,
-    gained: &Reading,
-    predicted: &Prediction,
-    reason: Option<&str>,
-) -> String {
-    if finding == Finding::Void {
+fn sentence(row: &ClimbRow, reason: Option<&str>) -> String {
+    let ClimbRow { finding, verdict, ratio, interval, gained, predicted, .. } = row;
+    if *finding == Finding::Void {
         return format!("void: {}", reason.unwrap_or("the record is void by its own checks"));
     }
     let ms = |reading: &Reading| reading.value().map(|seconds| format!("{:.1} ms", seconds * 1e3));
@@ -148,5 +142,19 @@ fn sentence(
     let gain = ms(gained).map(|gain| format!(", {gain} gained")).unwrap_or_default();
     let most = ms(&predicted.at_most).map(|most| format!(" of at most {most} predicted")).unwrap_or_default();
     let bytes = ms(&predicted.by_bytes).map(|by| format!(" ({by} by bytes alone)")).unwrap_or_default();
-    format!("{}: {what}; {seen}{gain}{most}{bytes}", finding.name())
+    let too_small = if *finding == Finding::Inconclusive { too_small(row) } else { None };
+    format!("{}: {what}{}; {seen}{gain}{most}{bytes}", finding.name(), too_small.unwrap_or_default())
+}
+
+/// Why no clock with so many samples could have decided it, where the profile promised less than the interval is wide.
+fn too_small(row: &ClimbRow) -> Option<String> {
+    let Interval { low, high } = row.interval.known()?;
+    let (promised, seen) = (row.predicted.at_most.value()? / row.before.value()?, (high - low) / 2.0);
+    (promised < seen).then(|| {
+        format!(
+            ", which tell differences from about {:.1} % on, where the profile promised at most {:.1} %",
+            100.0 * seen,
+            100.0 * promised
+        )
+    })
 }

@@ -42,17 +42,12 @@ impl RequestSummary {
     /// # Errors
     /// A sentence: no sample of the control counts.
     pub fn of(record: &BenchRecord) -> Result<RequestSummary, String> {
-        use crate::bench::ArmKind;
         let control = record.arms.first().ok_or("the clock's record has no arm")?;
         if !control.counts {
             let why = control.reason.as_deref().unwrap_or("no reason given");
             return Err(format!("the time of '{}' does not count: {why}", control.name));
         }
-        let same = |arm: u64| {
-            arm == 0 || record.arms.get(arm as usize).is_some_and(|arm| arm.counts && arm.kind == ArmKind::SameAgain)
-        };
-        let own = record.samples.iter().filter(|sample| same(sample.arm));
-        let clocks: Vec<&RequestClock> = own.filter_map(Sample::counting).map(|measured| &measured.clock).collect();
+        let clocks: Vec<&RequestClock> = own_clocks(record).collect();
         let set_up = |clock: &RequestClock| {
             let parts = clock.prefill.value()? + clock.decode.value()?;
             Some(clock.whole_request.value()? - parts)
@@ -91,6 +86,26 @@ impl RequestSummary {
         let stated = self.whole_request.value().unwrap_or(0.0);
         vec![Check::sums("request: the median is that of the samples", again, stated)]
     }
+}
+
+/// Counting requests of the control and of the control again.
+fn own_clocks(record: &BenchRecord) -> impl Iterator<Item = &RequestClock> {
+    use crate::bench::ArmKind;
+    let same = |arm: u64| {
+        arm == 0 || record.arms.get(arm as usize).is_some_and(|arm| arm.counts && arm.kind == ArmKind::SameAgain)
+    };
+    let own = record.samples.iter().filter(move |sample| same(sample.arm));
+    own.filter_map(Sample::counting).map(|measured| &measured.clock)
+}
+
+/// Seconds by which decoding took longer than all its steps would at their median, in the median request; None without steps.
+pub(super) fn delayed_steps(record: &BenchRecord) -> Option<f64> {
+    let beyond = |clock: &RequestClock| {
+        let steps = Samples::new(clock.token_seconds.get(1..)?).ok()?;
+        Some(steps.sum() - steps.count() as f64 * steps.median())
+    };
+    let all: Vec<f64> = own_clocks(record).filter_map(beyond).collect();
+    Samples::new(&all).ok().map(|all| all.median())
 }
 
 impl SecondsInterval {

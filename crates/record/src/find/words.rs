@@ -3,7 +3,7 @@
 
 use crate::find::candidate::{Candidate, CandidateKind, Experiment};
 use crate::find::ranking::Ranking;
-use crate::find::request::RequestSummary;
+use crate::find::request::{RequestSummary, delayed_steps};
 use crate::find::rows::{Row, whole_request};
 use crate::find::rungs::RungOffer;
 use crate::find::views::Views;
@@ -285,7 +285,15 @@ pub(super) fn doubts(subject: &Subject<'_>, ranking: &Ranking, request: &Request
     let whole = ranking.request.value().unwrap_or(0.0);
     if let Some(unexplained) = ranking.unexplained.value().filter(|part| part.abs() > UNEXPLAINED * whole) {
         doubts.push(if unexplained > 0.0 {
-            format!("{} of the request ({}) are in no row.", ms(unexplained), percent(unexplained / whole))
+            let delayed = views.clock.as_ref().and_then(|seen| delayed_steps(&seen.record)).filter(|part| *part > 0.0);
+            let delayed = delayed.map_or_else(String::new, |part| {
+                format!(
+                    " Decode steps that took longer than the median one account for {}: a request is a sum, and the rows are \
+                     medians.",
+                    ms(part)
+                )
+            });
+            format!("{} of the request ({}) are in no row.{delayed}", ms(unexplained), percent(unexplained / whole))
         } else {
             format!(
                 "the replayed rows sum to {} more than the request takes ({}): calls timed alone lack what the call before \
