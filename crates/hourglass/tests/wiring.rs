@@ -83,6 +83,8 @@ fn kernels_that_nothing_reaches_are_reported_with_the_reason() {
     let dead = of(&ours, Unreached::NoCheckpoint);
     assert!(dead.contains(&"rms_norm two-pass".to_owned()), "{dead:?}");
     assert!(!dead.iter().any(|kernel| kernel.contains("matvec") || kernel.contains("vanilla")), "{dead:?}");
+    // Of no use to a user: it is never offered as a kernel to try.
+    assert!(!dead.iter().any(|kernel| kernel.contains("emulated")), "{dead:?}");
     // A user's kernel runs at the user's checkpoint; at ours it is one that the checkpoint does not name.
     let named =
         |plan: &WiringPlan| plan.conditions.kernels.iter().any(|kernel| kernel.kernel.starts_with("wide-sums/"));

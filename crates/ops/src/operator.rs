@@ -144,6 +144,12 @@ impl Kernel {
         Kernel { products, ..self }
     }
 
+    /// Whether it plays an instruction in plain memory that a machine may lack, so that what surrounds the instruction is
+    /// tested everywhere: right and slow, and no checkpoint's.
+    pub fn is_emulation(&self) -> bool {
+        self.name.starts_with("emulated-")
+    }
+
     /// `name/isa`, the form used in records and tables.
     pub fn label(&self) -> String {
         format!("{}/{}", self.name, self.isa)

@@ -139,6 +139,8 @@ pub fn unreached(
                 (Unreached::NoShape, "no call of this model has a shape and format that it takes".to_owned())
             } else if kernel.name == "reference" {
                 (Unreached::Reference, "tests compare with it".to_owned())
+            } else if kernel.is_emulation() {
+                (Unreached::Emulation, "it plays an instruction in plain memory, for tests".to_owned())
             } else if let Some(other) = other {
                 (Unreached::OtherVersion, format!("{} is preferred here", other.label()))
             } else {

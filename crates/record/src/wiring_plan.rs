@@ -96,6 +96,8 @@ pub enum Unreached {
     NoCheckpoint,
     /// It is its operator's reference, which tests compare with.
     Reference,
+    /// It plays an instruction in plain memory, so that tests need no machine that has it.
+    Emulation,
     /// Another version of the same name is preferred on this machine.
     OtherVersion,
     /// No call of this model has a shape or format that it takes.

@@ -18,12 +18,19 @@ const METRIC_READING = {
     peak: "peak_allocation",
 };
 
+/** The arms where they are few, so that several clocks can be told apart. */
+function clockTitle(record) {
+    const names = record.arms.map((arm) => arm.name);
+    if (names.length === 1) return `${names[0]} alone`;
+    return names.length === 2 ? `${names[1]} against ${names[0]}` : `${names.length} arms in one alternated run`;
+}
+
 function clockSection() {
     return panelsOf("bench", (entry) => {
         const record = entry.record;
         const left = record.arms.filter((arm) => !arm.counts);
         return [
-            h("h3", {}, `${record.arms.length} arms in one alternated run`),
+            h("h3", {}, clockTitle(record)),
             workloadLine(record.workload, record.workload_id),
             voidNotice(entry),
             coverageNotice(record.coverage),

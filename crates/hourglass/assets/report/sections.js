@@ -2,8 +2,8 @@
 
 const SECTIONS = [
     { id: "next", title: "What to change next", question: "What limits this request, and what could be gained?", how: "`hourglass find`", make: verdictSection },
-    { id: "clock", title: "Request clock", question: "Did the request get faster?", how: "`hourglass bench --suite ladder --json-output FILE`", make: clockSection },
     { id: "climb", title: "The ladder, walked", question: "Which rung kept its promise on this machine?", how: "`hourglass find --climb`", make: climbSection },
+    { id: "clock", title: "Request clock", question: "Did the request get faster?", how: "`hourglass bench --suite ladder --json-output FILE`", make: clockSection },
     { id: "phases", title: "Prefill and decode", question: "Which phase is the larger one?", how: "`hourglass bench --json-output FILE`", make: phaseSection },
     { id: "operators", title: "Operators", question: "Which group of operators costs the most at a shape?", how: "`hourglass replay --case selected:decode:128 --json-output FILE`", make: operatorSection },
     { id: "roofline", title: "How near the machine's limit", question: "How far is each operator from what this machine can do?", how: "`hourglass ceilings --json-output FILE`, beside a replay", make: rooflineSection },

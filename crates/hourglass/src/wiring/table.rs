@@ -127,6 +127,7 @@ fn unreached(text: &mut String, record: &WiringPlan) {
     }
     for (reason, words) in [
         (Unreached::Reference, "References, for tests and for checkpoint 'reference'"),
+        (Unreached::Emulation, "They play an instruction in plain memory, for tests"),
         (Unreached::OtherVersion, "Another version is preferred here"),
         (Unreached::NoShape, "No call of this model has their shape or format"),
         (Unreached::NoFeature, "This machine lacks an instruction"),
