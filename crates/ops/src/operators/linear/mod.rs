@@ -12,7 +12,8 @@
 //!
 //! Versions differ in how they multiply: `portable`, `avx2` and `avx512f` share one f32 body (`lanes.rs`); `avx512-bf16`
 //! multiplies bfloat16 pairs (`tiles.rs`); `avx512-vnni` and `avx2-maddubs` multiply codes with 16-bit fixed-point
-//! activations in two byte planes, exactly (`streams.rs`, `maddubs.rs`; `planes.rs`); `amx-bf16` multiplies tiles of bfloat16
+//! activations in two byte planes, exactly (`streams.rs`, `maddubs.rs`; `planes.rs`), and `avx512-vnni-pairs` with 16-bit words of
+//! them and fewer products (`pairs.rs`; `words.rs`); `amx-bf16` multiplies tiles of bfloat16
 //! (`amx/`), whose emulation in plain memory (`emulated-tiles`) is held to the same cases on machines without tiles.
 //!
 //! All kernels share out blocks of 16 outputs in contiguous ranges, so no result depends on the number of workers.
@@ -34,6 +35,8 @@ mod eight_bit_vnni;
 #[cfg(target_arch = "x86_64")]
 mod maddubs;
 #[cfg(target_arch = "x86_64")]
+mod pairs;
+#[cfg(target_arch = "x86_64")]
 mod planes;
 #[cfg(target_arch = "x86_64")]
 mod streams;
@@ -41,6 +44,8 @@ mod streams;
 mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod vector;
+#[cfg(target_arch = "x86_64")]
+mod words;
 
 use super::shapes::all_bf16;
 use crate::operator::{CallShape, Cost, Group, Kernel, Operator};
@@ -136,6 +141,8 @@ pub static CPU: &[&Kernel] = &[
     #[cfg(target_arch = "x86_64")]
     &matmul::AVX512_VNNI,
     #[cfg(target_arch = "x86_64")]
+    &pairs::MATMUL,
+    #[cfg(target_arch = "x86_64")]
     &amx::MATMUL,
     &eight_bit::PORTABLE,
     #[cfg(target_arch = "x86_64")]
@@ -153,6 +160,8 @@ pub static CPU: &[&Kernel] = &[
     &matvec::AVX512F,
     #[cfg(target_arch = "x86_64")]
     &matvec::AVX512_VNNI,
+    #[cfg(target_arch = "x86_64")]
+    &pairs::MATVEC,
 ];
 
 /// The operands of a call, checked against each other: what the vector kernels' addresses rely on.

@@ -87,6 +87,22 @@ pub(super) unsafe fn split<const FORMAT: u8>(
     Planes { words, factors }
 }
 
+/// The largest magnitude of a group, as bfloat16 bits.
+///
+/// # Safety
+/// - `x` has `group` numbers, a multiple of 16.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+pub(super) unsafe fn largest(x: *const u16, group: usize) -> u32 {
+    let mut largest = _mm256_setzero_si256();
+    for column in (0..group).step_by(16) {
+        // SAFETY: sixteen numbers of the group.
+        let numbers = unsafe { _mm256_loadu_si256(x.add(column).cast()) };
+        largest = _mm256_max_epu16(largest, _mm256_and_si256(numbers, _mm256_set1_epi16(0x7fff)));
+    }
+    _mm512_reduce_max_epu32(_mm512_cvtepu16_epi32(largest))
+}
+
 /// One group of one row. `words` is the group's start; `row` of `rows` says which words are this row's.
 ///
 /// # Safety
@@ -102,12 +118,8 @@ unsafe fn split_group<const FORMAT: u8>(
 ) -> Factors {
     // SAFETY: callers below pass columns inside the group.
     let load = |column: usize| unsafe { _mm256_loadu_si256(x.add(column).cast()) };
-    let mut largest = _mm256_setzero_si256();
-    for column in (0..group).step_by(16) {
-        largest = _mm256_max_epu16(largest, _mm256_and_si256(load(column), _mm256_set1_epi16(0x7fff)));
-    }
-    let largest = _mm512_reduce_max_epu32(_mm512_cvtepu16_epi32(largest));
-    let Scaling { step, inverse } = Factors::scaling(largest);
+    // SAFETY: the group, whose length is a multiple of 16.
+    let Scaling { step, inverse } = Factors::scaling(unsafe { largest(x, group) });
     let inverse = _mm512_set1_ps(inverse);
     let mut total = _mm512_setzero_si512();
     let mut convert = |column: usize| {

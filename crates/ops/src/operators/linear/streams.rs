@@ -18,7 +18,7 @@ use std::arch::x86_64::*;
 
 const FEATURES: &[Feature] =
     &[Feature::Avx512f, Feature::Avx512bw, Feature::Avx512vl, Feature::Avx512dq, Feature::Avx512vnni];
-const REASON: &str = "one bfloat16 rounding of the output; activations are exact to 2^-16 of their group's largest";
+pub(super) const REASON: &str = "one bfloat16 rounding of the output; activations are exact to 2^-16 of their group's largest";
 
 pub(crate) static MATVEC_AVX512_VNNI: Kernel = kernel! {
     operator: "linear", name: "matvec", isa: "avx512-vnni", features: FEATURES, supports: few_rows, scratch: scratch,
@@ -48,7 +48,7 @@ const CHUNK: usize = 256;
 const TILE: usize = MATVEC_MAX_ROWS;
 
 /// Pieces that are asked for before x becomes planes: about as much as memory gives meanwhile.
-const FIRST_PIECES: usize = 8;
+pub(super) const FIRST_PIECES: usize = 8;
 
 /// As `matvec` walks.
 fn fetch_ahead(i: &Invocation<'_>, piece: usize) -> bool {
@@ -66,7 +66,7 @@ fn scratch(shape: &CallShape) -> usize {
 }
 
 /// Packed weights whose groups are long against what finishing a group costs, unless there are few rows.
-fn large_groups(shape: &CallShape) -> Result<(), String> {
+pub(super) fn large_groups(shape: &CallShape) -> Result<(), String> {
     packed(shape)?;
     let (rows, group) = (shape.inputs[0].rows, shape.weights[0].format.group());
     if group >= 64 || rows <= 32 {
@@ -301,18 +301,18 @@ unsafe fn planes_of<const FORMAT: u8>(
 }
 
 /// What every block of a call shares.
-struct Sweep {
+pub(super) struct Sweep {
     /// W's first byte.
-    w: *const u8,
-    row_block_bytes: usize,
-    block_bytes: usize,
-    groups: usize,
-    lines: usize,
-    outputs: Outputs,
+    pub(super) w: *const u8,
+    pub(super) row_block_bytes: usize,
+    pub(super) block_bytes: usize,
+    pub(super) groups: usize,
+    pub(super) lines: usize,
+    pub(super) outputs: Outputs,
 }
 
 impl Sweep {
-    fn of(operands: &Operands<'_>) -> Sweep {
+    pub(super) fn of(operands: &Operands<'_>) -> Sweep {
         let (w, format) = (&operands.w, operands.w.format);
         Sweep {
             w: w.bytes.as_ptr(),

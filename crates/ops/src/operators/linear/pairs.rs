@@ -1,0 +1,343 @@
+//! `matvec/avx512-vnni-pairs` and `matmul/avx512-vnni-pairs`: the sums of `streams.rs` with fewer products, for processors that add
+//! beside multiplying. Not here: the words of x (`words.rs`), rows too few to be limited by products (`streams.rs`).
+//!
+//! Two products are one product and two additions (Winograd, 1968), where what depends on x or W alone is summed by itself:
+//!
+//! `a p + b q = (p + b) (q + a) - p q - a b`
+//!
+//! With codes a, b of four (eight) bits and words p, q of at most 32,639, the sums fit 16 bits, and everything is exact modulo 2^32, in
+//! which a group's sum fits: the results are those of two byte planes, bit by bit.
+
+#![allow(unsafe_code, reason = "AVX-512 loads through pointers into checked operands and private scratch")]
+
+use super::Operands;
+use super::ahead::ahead;
+use super::matvec::few_rows;
+use super::streams::{FIRST_PIECES, REASON, Sweep, large_groups};
+use super::vector::{for_format, header, header_bytes, is_affine4, lockstep};
+use super::words::{self, Finish, Words};
+use crate::ladder::MATVEC_MAX_ROWS;
+use crate::operator::CallShape;
+use crate::weight::{LANES, LINE};
+use crate::{DType, Feature, Invocation, Kernel, kernel};
+use std::arch::x86_64::*;
+
+const FEATURES: &[Feature] = &[
+    Feature::Avx512f,
+    Feature::Avx512bw,
+    Feature::Avx512vl,
+    Feature::Avx512dq,
+    Feature::Avx512vnni,
+    Feature::SideAdds,
+];
+
+pub(crate) static MATVEC: Kernel = kernel! {
+    operator: "linear", name: "matvec", isa: "avx512-vnni-pairs", features: FEATURES, supports: several_rows,
+    scratch: scratch, ahead: |i, piece| ahead(i, STREAMS, piece),
+    nmse: 6e-6, because: REASON, run: run_matvec,
+};
+
+pub(crate) static MATMUL: Kernel = kernel! {
+    operator: "linear", name: "matmul", isa: "avx512-vnni-pairs", features: FEATURES, supports: large_groups,
+    scratch: scratch,
+    nmse: 6e-6, because: REASON, run: run_matmul,
+};
+
+/// Row blocks in lockstep: each word of x that is broadcast serves as many products.
+const STREAMS: usize = 2;
+/// Most rows of a tile: with two streams, 20 of the 32 registers hold sums.
+const TILE: usize = 10;
+/// Bytes that each stream is prefetched ahead.
+const AHEAD: usize = 1024;
+/// Rows of x that become words at a time; bounds the scratch, and W is read once for as many rows.
+const CHUNK: usize = 250;
+/// Fewest rows of `matvec` whose products take longer than the bytes of W.
+const LEAST_ROWS: usize = 5;
+
+/// Whether row `row` of a tile multiplies pairs: about three of five rows, evenly spread, so that additions take as long as products.
+const fn is_paired(row: usize, rows: usize) -> bool {
+    let paired = (3 * rows + 1) / 5;
+    row * paired % rows < paired
+}
+
+fn several_rows(shape: &CallShape) -> Result<(), String> {
+    few_rows(shape)?;
+    let rows = shape.inputs[0].rows;
+    if rows >= LEAST_ROWS {
+        return Ok(());
+    }
+    Err(format!("is for {LEAST_ROWS} to {MATVEC_MAX_ROWS} rows, found {rows}"))
+}
+
+fn scratch(shape: &CallShape) -> usize {
+    let w = shape.weights[0];
+    words::scratch_bytes(shape.inputs[0].rows.min(CHUNK), w.cols, w.format.group())
+}
+
+fn run_matvec(i: &Invocation<'_>) {
+    let operands = Operands::of(i);
+    // SAFETY: `bind` checked the processor's features, `supports` the element types and the format.
+    unsafe { for_format!(operands.w.format, matvec::<_>(i, &operands)) }
+}
+
+fn run_matmul(i: &Invocation<'_>) {
+    let operands = Operands::of(i);
+    // SAFETY: as above.
+    unsafe { for_format!(operands.w.format, matmul::<_>(i, &operands)) }
+}
+
+/// All rows in one pass over W, two row blocks in lockstep.
+///
+/// # Safety
+/// - The processor has the kernel's features; operands are what `supports` admits, of the format of `FORMAT`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn matvec<const FORMAT: u8>(i: &Invocation<'_>, operands: &Operands<'_>) {
+    let rows = operands.x.rows;
+    let sweep = Sweep::of(operands);
+    if i.fetches_ahead() {
+        (0..FIRST_PIECES).for_each(|piece| {
+            ahead(i, STREAMS, piece);
+        });
+    }
+    // SAFETY: the call's only slice of the scratch.
+    let scratch = unsafe { i.scratch() };
+    // SAFETY: the caller's contract.
+    let x = unsafe { words_of::<FORMAT>(operands, 0, rows, scratch) };
+    for blocks in i.portions(operands.w.rows.div_ceil(LANES), 4) {
+        let (length, rest) = lockstep(&blocks, STREAMS);
+        macro_rules! rows {
+            ($($rows:literal)+) => {
+                match rows {
+                    $($rows => {
+                        for block in blocks.start..blocks.start + length {
+                            // SAFETY: the worker's blocks; the words are of all rows.
+                            unsafe { sweep.paired_blocks::<FORMAT, $rows, STREAMS>(block, length, x, 0) };
+                        }
+                        for block in rest {
+                            // SAFETY: as above.
+                            unsafe { sweep.paired_blocks::<FORMAT, $rows, 1>(block, 0, x, 0) };
+                        }
+                    })+
+                    other => unreachable!("`supports` admits {LEAST_ROWS} to {MATVEC_MAX_ROWS} rows, not {other}"),
+                }
+            };
+        }
+        rows!(5 6 7 8);
+    }
+}
+
+/// Two row blocks at a time: their codes stay in the nearest caches while tiles of up to ten rows of x pass over them.
+///
+/// # Safety
+/// - As for [`matvec`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn matmul<const FORMAT: u8>(i: &Invocation<'_>, operands: &Operands<'_>) {
+    let sweep = Sweep::of(operands);
+    // SAFETY: the call's only slice of the scratch.
+    let scratch = unsafe { i.scratch() };
+    let row_bytes = words::scratch_bytes(1, operands.w.cols, operands.w.format.group());
+    let blocks = i.share(operands.w.rows.div_ceil(LANES));
+    for first in (0..operands.x.rows).step_by(CHUNK) {
+        let count = CHUNK.min(operands.x.rows - first);
+        let tiles = count.div_ceil(TILE);
+        let start = |tile: usize| count * tile / tiles;
+        let mut x = [Words::NONE; CHUNK / TILE];
+        for tile in 0..tiles {
+            let (start, end) = (start(tile), start(tile + 1));
+            let scratch = &mut scratch[start * row_bytes..end * row_bytes];
+            // SAFETY: the caller's contract; tiles have disjoint parts of the scratch.
+            x[tile] = unsafe { words_of::<FORMAT>(operands, first + start, end - start, scratch) };
+        }
+        for block in blocks.clone().step_by(STREAMS) {
+            let both = blocks.end - block >= STREAMS;
+            for (tile, x) in x.iter().enumerate().take(tiles) {
+                let (start, end) = (start(tile), start(tile + 1));
+                macro_rules! rows {
+                    ($($rows:literal)+) => {
+                        match (end - start, both) {
+                            // SAFETY: the worker's blocks; the words are of the tile's rows.
+                            $(($rows, true) => unsafe {
+                                sweep.paired_blocks::<FORMAT, $rows, STREAMS>(block, 1, *x, first + start);
+                            },
+                            // SAFETY: as above.
+                            ($rows, false) => unsafe {
+                                sweep.paired_blocks::<FORMAT, $rows, 1>(block, 0, *x, first + start);
+                            },)+
+                            (more, _) => unreachable!("tiles have at most {TILE} rows, not {more}"),
+                        }
+                    };
+                }
+                rows!(1 2 3 4 5 6 7 8 9 10);
+            }
+        }
+    }
+}
+
+/// The words of `count` rows of x.
+///
+/// # Safety
+/// - As for [`matvec`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn words_of<const FORMAT: u8>(
+    operands: &Operands<'_>,
+    first: usize,
+    count: usize,
+    scratch: &mut [u8],
+) -> Words {
+    let x = &operands.x;
+    assert!(x.dtype == DType::BF16 && first + count <= x.rows, "`supports` admits bfloat16 rows");
+    let start = x.as_ptr().cast::<u16>().wrapping_add(first * x.width);
+    // SAFETY: these rows are x's (asserted); the group divides the columns (`Operands::of`) and is a multiple of 32 or 16
+    // (packing checks it); scratch is private, and `convert` checks its length.
+    unsafe { words::convert::<FORMAT>(start, count, x.width, operands.w.format.group(), scratch) }
+}
+
+/// Pair `pair` of a line's codes, as words: Affine4 has two pairs of (low nibbles, high nibbles), Int8 one of (even, odd) bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn words_of_codes<const FORMAT: u8>(codes: __m512i, pair: usize) -> (__m512i, __m512i) {
+    let nibbles = _mm512_set1_epi16(15);
+    match (is_affine4(FORMAT), pair) {
+        (true, 0) => {
+            (_mm512_and_si512(codes, nibbles), _mm512_and_si512(_mm512_srli_epi16::<4>(codes), nibbles))
+        }
+        (true, _) => (_mm512_and_si512(_mm512_srli_epi16::<8>(codes), nibbles), _mm512_srli_epi16::<12>(codes)),
+        (false, _) => (_mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(codes)), _mm512_srai_epi16::<8>(codes)),
+    }
+}
+
+/// `sum + a0 b0 + a1 b1` in every lane, of words, modulo 2^32: `vpdpwssd`. Written as the instruction, because the compiler takes the
+/// intrinsic apart into a product and an addition, and additions are what these loops have enough of.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn multiply_add(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+    let mut sum = sum;
+    // SAFETY: registers alone, of a feature that this function has.
+    unsafe {
+        std::arch::asm!(
+            "vpdpwssd {sum}, {a}, {b}",
+            sum = inout(zmm_reg) sum, a = in(zmm_reg) a, b = in(zmm_reg) b,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sum
+}
+
+/// The body for every row of a tile, with its number as a constant: what the compiler does not unroll keeps its sums in memory.
+macro_rules! each_row {
+    ($n:ident => $body:block) => { each_row!(@ $n $body 0 1 2 3 4 5 6 7 8 9) };
+    (@ $n:ident $body:block $($row:literal)+) => { $({
+        const $n: usize = $row;
+        if $n < ROWS $body
+    })+ };
+}
+
+impl Sweep {
+    /// As [`Sweep::blocks`].
+    ///
+    /// # Safety
+    /// - The blocks exist and are this worker's; the words are of `ROWS` rows, of W's columns and format.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+    unsafe fn paired_blocks<const FORMAT: u8, const ROWS: usize, const STREAMS: usize>(
+        &self,
+        first: usize,
+        step: usize,
+        x: Words,
+        row: usize,
+    ) {
+        let pairs = if is_affine4(FORMAT) { 2 } else { 1 };
+        let starts: [*const u8; STREAMS] =
+            std::array::from_fn(|stream| self.w.wrapping_add((first + stream * step) * self.row_block_bytes));
+        let Words { pairs: mut x, mut finish } = x;
+        let mut sums = [[_mm512_setzero_ps(); TILE]; STREAMS];
+        let mut offset = 0;
+        for _ in 0..self.groups {
+            // Of `(p + b) (q + a) - p q` where rows are paired, of `a p + b q` elsewhere; and Σ a b.
+            let mut whole = [[_mm512_setzero_si512(); TILE]; STREAMS];
+            let mut of_codes = [_mm512_setzero_si512(); STREAMS];
+            each_row!(N => {
+                if is_paired(N, ROWS) {
+                    // SAFETY: `convert` wrote one for every group and row.
+                    let undo = _mm512_set1_epi32(unsafe { (*finish.add(N)).undo });
+                    for stream in 0..STREAMS {
+                        whole[stream][N] = undo;
+                    }
+                }
+            });
+            let mut line = offset + header_bytes(FORMAT);
+            for start in starts {
+                prefetch(start.wrapping_add(offset));
+            }
+            for _ in 0..self.lines {
+                let mut codes = [_mm512_setzero_si512(); STREAMS];
+                for stream in 0..STREAMS {
+                    let at = starts[stream].wrapping_add(line);
+                    prefetch(at);
+                    // SAFETY: a line of the stream's row block.
+                    codes[stream] = unsafe { _mm512_loadu_si512(at.cast()) };
+                }
+                macro_rules! multiply {
+                    ($pair:literal) => {
+                        let (mut a, mut b) = (codes, codes);
+                        for stream in 0..STREAMS {
+                            (a[stream], b[stream]) = words_of_codes::<FORMAT>(codes[stream], $pair);
+                            of_codes[stream] = multiply_add(of_codes[stream], a[stream], b[stream]);
+                        }
+                        each_row!(N => {
+                            // SAFETY: the words of this line and row, which `convert` wrote.
+                            let word = |w: usize| unsafe { _mm512_set1_epi32(*x.add((N * pairs + $pair) * 2 + w)) };
+                            let (p, q) = (word(0), word(1));
+                            for stream in 0..STREAMS {
+                                let (a, b, sum) = (a[stream], b[stream], &mut whole[stream][N]);
+                                *sum = if is_paired(N, ROWS) {
+                                    multiply_add(*sum, _mm512_add_epi16(p, b), _mm512_add_epi16(q, a))
+                                } else {
+                                    multiply_add(multiply_add(*sum, a, p), b, q)
+                                };
+                            }
+                        });
+                    };
+                }
+                multiply!(0);
+                if is_affine4(FORMAT) {
+                    multiply!(1);
+                }
+                x = x.wrapping_add(ROWS * pairs * 2);
+                line += LINE;
+            }
+            for stream in 0..STREAMS {
+                // SAFETY: the group's block of the stream's row block.
+                let (scales, biases) = unsafe { header::<FORMAT>(starts[stream].wrapping_add(offset)) };
+                each_row!(N => {
+                    // SAFETY: as above.
+                    let Finish { step, total, .. } = unsafe { *finish.add(N) };
+                    let mut exact = whole[stream][N];
+                    if is_paired(N, ROWS) {
+                        exact = _mm512_sub_epi32(exact, of_codes[stream]);
+                    }
+                    let sum = &mut sums[stream][N];
+                    let scales = _mm512_mul_ps(scales, _mm512_set1_ps(step));
+                    *sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), scales, *sum);
+                    if is_affine4(FORMAT) {
+                        *sum = _mm512_fmadd_ps(biases, _mm512_set1_ps(total), *sum);
+                    }
+                });
+            }
+            finish = finish.wrapping_add(ROWS);
+            offset += self.block_bytes;
+        }
+        for stream in 0..STREAMS {
+            each_row!(N => {
+                // SAFETY: a row of the output and a block of this worker's.
+                unsafe { self.outputs.store(row + N, first + stream * step, sums[stream][N]) };
+            });
+        }
+    }
+}
+
+/// Asks for the line some way ahead of `at`; beyond the end it is a line of no use, which costs nothing else.
+#[inline]
+fn prefetch(at: *const u8) {
+    // SAFETY: a prefetch reads nothing that the program could see and never faults.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast()) };
+}
