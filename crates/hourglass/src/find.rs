@@ -72,10 +72,10 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["quick", "checkpoint"])]
     climb: bool,
     /// With --climb: the last rung [default: fast]
-    #[arg(long, value_name = "RUNG", requires = "climb")]
+    #[arg(long, value_name = "RUNG")]
     to: Option<String>,
-    /// Go on with the climb in this folder; steps whose records are whole are not measured again
-    #[arg(long, value_name = "DIR", requires = "climb", conflicts_with = "out")]
+    /// With --climb: go on with the climb in this folder; steps whose records are whole are not measured again
+    #[arg(long, value_name = "DIR", conflicts_with = "out")]
     resume: Option<PathBuf>,
     /// Leave out report.html; `hourglass report` makes it from the folder later
     #[arg(long, conflicts_with = "climb")]
@@ -90,6 +90,12 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     args.machine.device.expect_cpu("find", "`hourglass bench` and `hourglass replay` measure on a GPU")?;
+    // Said here, because the parser asks nothing more of a flag beside one that --climb excludes, such as --quick.
+    for (flag, given) in [("--resume", args.resume.is_some()), ("--to", args.to.is_some())] {
+        if given && !args.climb {
+            return Err(usage(format!("{flag}: needs --climb, which excludes --quick and --checkpoint")));
+        }
+    }
     if let Some(from) = args.from.as_ref().filter(|_| !args.climb) {
         args.refuse_beside_from()?;
         return again(&args, Path::new(from));
@@ -183,7 +189,7 @@ fn again(args: &Args, from: &Path) -> Result<ExitCode> {
     let record_file = output::create_if_asked("--json-output", args.json_output.as_deref())?;
     let (workload, protocol, steps) = folder::said(from)?;
     let registry = folder::registry_of(&protocol.flags);
-    let record = Folder::read(from, &protocol.checkpoint, protocol.flags.clone(), &registry)
+    let record = Folder::look(from, &protocol.checkpoint, protocol.flags.clone(), &registry)
         .record(workload, protocol, steps)?;
     finish(args, &record, record_file, from)
 }

@@ -128,8 +128,9 @@ fn list(listing: &Listing) -> String {
         let parent = rung.parent.map_or_else(String::new, |parent| format!(" (after {parent})"));
         let _ = writeln!(text, "{}{parent}   {}", rung.name, rung.source);
         let fusions = if rung.fusions.is_empty() { "none".to_owned() } else { rung.fusions.join(", ") };
-        let _ = writeln!(text, "  cache {}, weights {}, fusions: {fusions}", rung.cache, rung.weights);
-        let _ = writeln!(text, "  pace:       {}", rung.pace);
+        let policies = format!("cache {}, weights {}, fusions: {fusions}", rung.cache, rung.weights);
+        text += &paragraph("  ", &policies, "    ");
+        text += &paragraph("  pace:       ", &rung.pace, "              ");
         text += &paragraph("  change:     ", rung.change, "              ");
         text += &paragraph("  hypothesis: ", rung.hypothesis, "              ");
         text.push('\n');

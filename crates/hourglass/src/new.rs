@@ -173,6 +173,20 @@ fn checkpoint(registry: &Registry, name: &str, from: &str, with: &[String], plac
         prefers.push((operator, kernel));
     }
     let target = Target::find(place)?;
+    for (operator, kernel) in &prefers {
+        // One that was just added is in the file, and in no program yet.
+        let written =
+            || std::fs::read_to_string(&target.file).is_ok_and(|text| text.contains(&format!("\"{kernel}\"")));
+        let operators = registry.operators().iter().filter(|known| known.name() == *operator);
+        let known = operators.flat_map(|own| registry.kernels(*own)).any(|own| own.name == *kernel);
+        if !known && !written() {
+            return Err(usage(format!(
+                "--with {operator}:{kernel}: {operator} has no kernel of this name, here or in {}; `hourglass wiring {from}` lists \
+                 them, `hourglass new kernel {operator} {kernel}` begins one",
+                target.file.display()
+            )));
+        }
+    }
     let text = target.source_of(parent.file)?;
     let path = stub::constant_before(&text, parent.line as usize).ok_or_else(|| {
         usage(format!(
@@ -194,7 +208,26 @@ fn checkpoint(registry: &Registry, name: &str, from: &str, with: &[String], plac
     Ok(Written { what: "checkpoint", name: name.to_owned(), file: target.file, line: Some(line), next })
 }
 
+/// Words of Rust, which no function may be called.
+const KEYWORDS: &[&str] = &[
+    "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate", "do", "dyn", "else",
+    "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let", "loop", "macro", "match", "mod",
+    "move", "mut", "override", "priv", "pub", "ref", "return", "self", "static", "struct", "super", "trait", "true",
+    "try", "type", "typeof", "unsafe", "unsized", "use", "virtual", "where", "while", "yield",
+];
+/// Tables have room for so many letters.
+const LONGEST_NAME: usize = 40;
+
 fn check_name(name: &str) -> Result<()> {
+    if KEYWORDS.contains(&name) {
+        return Err(usage(format!("the name '{name}': is a word of Rust; add another, such as {name}-rows")));
+    }
+    if name.len() > LONGEST_NAME {
+        let length = name.len();
+        return Err(usage(format!(
+            "the name '{name:.20}...': expected at most {LONGEST_NAME} letters, found {length}"
+        )));
+    }
     let word =
         |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
     if name.split('-').all(word) && name.starts_with(|first: char| first.is_ascii_lowercase()) {

@@ -5,7 +5,7 @@ mod directory;
 
 pub(crate) use directory::OutputDirectory;
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -182,10 +182,17 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<()> {
     print(&text)
 }
 
-/// Writes to stdout and flushes. An error keeps its kind: `failure` takes a closed pipe for success.
+/// Writes to stdout and flushes. An error keeps its kind: `failure` takes a closed pipe for success. A terminal gets no control
+/// characters but line ends and tabs: what other people wrote into a record is text, and no command to it.
 pub(crate) fn print(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(bytes).and_then(|()| out.flush()).context("cannot write to stdout")
+    let written = if out.is_terminal() { out.write_all(&without_controls(bytes)) } else { out.write_all(bytes) };
+    written.and_then(|()| out.flush()).context("cannot write to stdout")
+}
+
+fn without_controls(bytes: &[u8]) -> Vec<u8> {
+    let shown = |byte: &u8| if byte.is_ascii_control() && !matches!(byte, b'\n' | b'\t') { b'?' } else { *byte };
+    bytes.iter().map(shown).collect()
 }
 
 /// Tells the person something on stderr. Nobody there to read it is no reason to fail, as `eprintln!` would.
@@ -197,6 +204,14 @@ pub(crate) fn note(text: impl std::fmt::Display) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::*;
+
+    #[test]
+    fn a_terminal_gets_no_commands_from_a_record() {
+        assert_eq!(
+            without_controls("a\u{1b}[31mb\u{7}\tc\u{7f}\u{e9}\n".as_bytes()),
+            "a?[31mb?\tc?\u{e9}\n".as_bytes()
+        );
+    }
 
     #[test]
     fn an_existing_path_is_refused_and_kept() {

@@ -2,7 +2,7 @@
 //! Not here: what a record holds (`record`), and the verbs that list, show and remove them (`records`).
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -34,15 +34,15 @@ impl Store {
         let runs = store.runs();
         fs::create_dir_all(&runs).map_err(|error| {
             usage(format!(
-                "{}: the folder of records cannot be made ({error}); name another with --dir",
+                "{}: the folder of records cannot be made ({error}); run it where you may write, or name a place with --out (find) \
+                 or --dir (records, decide)",
                 runs.display()
             ))
         })?;
         let ignore = store.root.join(".gitignore");
-        match fs::File::create_new(&ignore) {
-            Ok(mut file) => file.write_all(IGNORED.as_bytes()).with_context(|| cannot_write(&ignore))?,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error).with_context(|| cannot_write(&ignore)),
+        // An empty one is what a full disk left of it.
+        if fs::metadata(&ignore).map_or(true, |file| file.len() == 0) {
+            fs::write(&ignore, IGNORED).with_context(|| cannot_write(&ignore))?;
         }
         Ok(store)
     }

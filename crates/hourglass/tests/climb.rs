@@ -101,6 +101,27 @@ fn every_step_has_its_records_and_half_a_step_is_done_again() {
     assert_eq!(again.rows[0], done.rows[0]);
     assert_eq!(again.rows.len(), 2);
     assert_ne!(again.rows[1].find, done.rows[1].find);
+    // The earlier decision was judged on another clock.
+    let decided = |row: &record::ClimbRow| row.decision_id.known().unwrap().clone();
+    assert_eq!(decided(&again.rows[0]), decided(&done.rows[0]));
+    assert_ne!(decided(&again.rows[1]), decided(&done.rows[1]));
+
+    // A profile whose last view was interrupted has a ranking, and is half a profile all the same.
+    let first = folder.join(&done.rows[0].find.file);
+    let mut find: FindRecord = file(&first);
+    find.steps.last_mut().unwrap().outcome = record::find::StepOutcome::Interrupted;
+    find.close();
+    assert!(find.ranking.known().is_some());
+    std::fs::write(&first, serde_json::to_vec(&find).unwrap()).unwrap();
+    let output = climb(here.path(), &["--resume", "climb", "--json"]);
+    let third: ClimbRecord = read("stdout", &output.stdout).unwrap();
+    assert!(file::<FindRecord>(&first).steps.iter().all(|step| step.outcome != record::find::StepOutcome::Interrupted));
+    assert_eq!(third.rows[1], again.rows[1]);
+
+    // Flags that mean nothing without --climb are no flags of a `find`.
+    let output = hourglass(&["find", "--quick", "--model", "synthetic:tiny", "--resume", "climb"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--resume: needs --climb"));
 
     // Another request's steps could not be compared with these.
     let output = climb(here.path(), &["--resume", "climb", "--seed", "4"]);

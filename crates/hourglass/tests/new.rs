@@ -80,6 +80,11 @@ fn what_cannot_be_written_is_refused_and_nothing_changes() {
         (&["kernel", "rms_norm", "mine", "--file", broken], marker),
         (&["kernel", "rms_norm", "mine", "--file", "nowhere.rs"], "--file nowhere.rs"),
         (&["checkpoint", "selected", "--from", "week1", "--file", file], "is taken"),
+        (&["kernel", "rope", "fn", "--file", file], "is a word of Rust"),
+        (
+            &["checkpoint", "mine", "--from", "week1", "--with", "rope:nope", "--file", file],
+            "has no kernel of this name",
+        ),
         (&["checkpoint", "fast", "--from", "week1", "--file", file], "is taken"),
         (&["checkpoint", "split-k", "--from", "week1", "--file", file], "is taken"),
         (&["checkpoint", "mine", "--from", "nonsense", "--file", file], "--from"),

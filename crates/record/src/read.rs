@@ -54,6 +54,11 @@ pub trait Record: DeserializeOwned + JsonSchema {
     /// The checks computed from the record's parts.
     fn cross_foot(&self) -> Vec<Check>;
 
+    /// A part that is computed from the rest, and is not what the rest gives.
+    fn changed(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Whether the record says that nothing in it may be relied on.
     fn void(&self) -> bool;
 }
@@ -99,7 +104,25 @@ pub fn read<R: Record>(name: &str, bytes: &[u8]) -> Result<R, ReadError> {
     if stored.len() != checks.len() || record.void() != checks.iter().any(|check| !check.passed) {
         return Err(ReadError::Checks { name: owned(), check: "void, or a check too many".to_owned() });
     }
+    if let Some(part) = record.changed() {
+        return Err(ReadError::Checks { name: owned(), check: part.to_owned() });
+    }
     Ok(record)
+}
+
+/// Whether two values are equal, numbers up to what another machine's logarithms may differ by.
+pub(crate) fn alike(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => match (a.as_f64(), b.as_f64()) {
+            (Some(a), Some(b)) => (a - b).abs() <= 1e-9 * a.abs().max(b.abs()),
+            _ => a == b,
+        },
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| alike(a, b)),
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| alike(a, b)))
+        }
+        _ => a == b,
+    }
 }
 
 /// Which kind of record these bytes say they are, e.g. `find/2`; nothing else in them is checked.

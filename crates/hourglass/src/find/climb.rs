@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use ops::Checkpoint;
 use record::bench::BenchRecord;
-use record::find::{RungText, Seen};
+use record::find::{RungText, Seen, StepOutcome};
 use record::{ClimbRecord, ClimbRow, Coverage, FindRecord, Record, Workload, climb_row};
 
 use super::{Args, folder};
@@ -52,6 +52,8 @@ pub(super) fn run(asked: Asked<'_>) -> Result<ExitCode> {
         args.machine.options("--from/--to", rung.name)?;
     }
     let record_file = output::create_if_asked("--json-output", args.json_output.as_deref())?;
+    let ceilings = args.ceilings.iter().flat_map(|path| ["--ceilings".to_owned(), path.to_string_lossy().into_owned()]);
+    let ceilings: Vec<String> = ceilings.collect();
     let mut record = ClimbRecord {
         schema: ClimbRecord::SCHEMA.to_owned(),
         created: probe::now(),
@@ -62,7 +64,7 @@ pub(super) fn run(asked: Asked<'_>) -> Result<ExitCode> {
         solution: args.machine.solution.name().to_owned(),
         from: rungs[0].name.to_owned(),
         to: rungs[rungs.len() - 1].name.to_owned(),
-        flags: asked.flags.clone(),
+        flags: asked.flags.iter().chain(&ceilings).cloned().collect(),
         rows: Vec::new(),
         coverage: Coverage::incomplete("nothing has run"),
         checks: Vec::new(),
@@ -86,12 +88,11 @@ pub(super) fn run(asked: Asked<'_>) -> Result<ExitCode> {
         ("--prefill-logits", shape.logits.mode().name().to_owned()),
         ("--seed", shape.seed.to_string()),
     ];
-    let ceilings = args.ceilings.iter().flat_map(|path| ["--ceilings".to_owned(), path.to_string_lossy().into_owned()]);
     let mut climb = Climb {
         directory,
         request: request.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect(),
         flags: asked.flags,
-        find: ceilings.collect(),
+        find: ceilings,
         record,
         args,
     };
@@ -227,6 +228,9 @@ impl Climb<'_> {
         let stem = format!("{:02}-{parent}", index + 1);
         let say = |what: &str| format!("step {} of {steps}, '{parent}' to '{}': {what}", index + 1, rung.name);
         let find = self.find(&stem, parent, &say)?;
+        if self.clocked(&stem, rung).is_none() {
+            decision::forget_closed(&self.directory, &stem);
+        }
         let opened = decision::open(&self.directory, &stem, parent, rung, &find);
         let bench = self.clock(&stem, parent, rung, &find, &say)?;
         let mut row = climb_row(parent, rung, &find, &bench).map_err(anyhow::Error::msg)?;
@@ -240,8 +244,11 @@ impl Climb<'_> {
     /// The parent's `find/2`, from its folder if it is whole.
     fn find(&self, stem: &str, parent: &str, say: &dyn Fn(&str) -> String) -> Result<Seen<FindRecord>> {
         let file = format!("{stem}/find.json");
-        let whole =
-            || folder::read::<FindRecord>(&self.directory, &file).filter(|seen| seen.record.ranking.known().is_some());
+        let interrupted = |find: &FindRecord| find.steps.iter().any(|step| step.outcome == StepOutcome::Interrupted);
+        let whole = || {
+            let seen = folder::read::<FindRecord>(&self.directory, &file)?;
+            (seen.record.ranking.known().is_some() && !interrupted(&seen.record)).then_some(seen)
+        };
         if let Some(seen) = whole() {
             return Ok(seen);
         }
@@ -258,6 +265,13 @@ impl Climb<'_> {
         whole().with_context(|| format!("'{parent}' has no ranking; see {}", place.display()))
     }
 
+    /// The clock of both that is there already, if it is whole: a sample that was lost is in the record and leaves its pair
+    /// out; a run that was cut short is half a clock.
+    fn clocked(&self, stem: &str, rung: &RungText) -> Option<Seen<BenchRecord>> {
+        let seen = folder::read::<BenchRecord>(&self.directory, &format!("{stem}-to-{}.json", rung.name));
+        seen.filter(|seen| seen.record.samples.len() == seen.record.schedule.len())
+    }
+
     /// The `bench/1` of both, parent first.
     fn clock(
         &self,
@@ -268,12 +282,7 @@ impl Climb<'_> {
         say: &dyn Fn(&str) -> String,
     ) -> Result<Seen<BenchRecord>> {
         let file = format!("{stem}-to-{}.json", rung.name);
-        let whole = || {
-            let seen = folder::read::<BenchRecord>(&self.directory, &file);
-            // A sample that was lost is in the record and leaves its pair out; a run that was cut short is half a clock.
-            seen.filter(|seen| seen.record.samples.len() == seen.record.schedule.len())
-        };
-        if let Some(seen) = whole() {
+        if let Some(seen) = self.clocked(stem, rung) {
             return Ok(seen);
         }
         let path = self.directory.join(&file);
@@ -290,7 +299,8 @@ impl Climb<'_> {
         let output = ["--json-output", &path.to_string_lossy()].map(str::to_owned);
         let words = [&own.map(str::to_owned)[..], &output, &self.request, &self.flags].concat();
         let ended = self.run(&words, &say("clocking both"))?;
-        whole().with_context(|| format!("the clock of both left no whole record: {}", ended.last_words))
+        self.clocked(stem, rung)
+            .with_context(|| format!("the clock of both left no whole record: {}", ended.last_words))
     }
 
     fn run(&self, words: &[String], what: &str) -> Result<child::Ended> {

@@ -80,7 +80,31 @@ pub(super) fn said(directory: &Path) -> Result<(Workload, FindProtocol, Vec<Find
     Ok((workload, protocol, Vec::new()))
 }
 
+/// # Errors
+/// The file is about another checkpoint. One that does not say which is believed.
+fn one_checkpoint(file: &str, found: Option<&str>, expected: &str) -> Result<()> {
+    match found.filter(|found| *found != expected) {
+        None => Ok(()),
+        Some(found) => {
+            Err(usage(format!("{file} is of '{found}', expected '{expected}'; rank a folder that one walk made")))
+        }
+    }
+}
+
 impl Folder {
+    /// What is there and cannot be used is told: a view that is left out makes a ranking poorer without anybody seeing why.
+    pub(super) fn look(directory: &Path, checkpoint: &str, flags: Vec<String>, registry: &Registry) -> Folder {
+        let of_views = ["clock", "replay", "timeline", "ceilings", "wiring", "capture-prefill", "capture-decode"];
+        for file in of_views.map(|view| format!("{view}.json")) {
+            let found = store::found(directory.join(&file)).1;
+            let unusable = found.and_then(|bytes| record::verify(&file, &bytes).err());
+            if let Some(why) = unusable {
+                crate::output::note(format_args!("hourglass: {}: left out: {why}", directory.display()));
+            }
+        }
+        Folder::read(directory, checkpoint, flags, registry)
+    }
+
     pub(super) fn read(directory: &Path, checkpoint: &str, flags: Vec<String>, registry: &Registry) -> Folder {
         let rungs = following(registry, checkpoint).into_iter().filter_map(|text| {
             let plan = read(directory, &format!("wiring-{}.json", text.name))?;
@@ -118,6 +142,11 @@ impl Folder {
                     differing.join(", ")
                 )));
             }
+            one_checkpoint("clock.json", clock.arms.first().map(|arm| arm.name.as_str()), &self.checkpoint)?;
+        }
+        if let Some(timeline) = self.views.timeline.as_ref() {
+            let traced = Some(timeline.record.subject.checkpoint.as_str());
+            one_checkpoint("timeline.json", traced, &self.checkpoint)?;
         }
         let arm = clock.and_then(|clock| clock.arms.first());
         let (why, how) = ("the request was not clocked", "see the steps");

@@ -87,6 +87,8 @@ impl Document {
             for file in found.chain(ledger) {
                 match check(&file) {
                     Ok(record) => checked.push(record),
+                    // Printed by `decide`, and in the ledger.
+                    Err(_) if folder && is_entry(&file) => {}
                     Err(why) if folder => left_out.push(LeftOut { name: file.display().to_string(), why }),
                     Err(why) => return Err(usage(why)),
                 }
@@ -122,6 +124,11 @@ impl Document {
         let used = |entry: Entry| Used { name: entry.name, schema: entry.schema, sha256: entry.sha256 };
         Summary { records: self.records.into_iter().map(used).collect(), left_out: self.left_out }
     }
+}
+
+/// Whether it is one entry of a ledger, alone.
+fn is_entry(path: &Path) -> bool {
+    store::found(path.to_path_buf()).0.schema.is_ok_and(|schema| schema == record::ledger::LEDGER_SCHEMA)
 }
 
 /// One file, if it is a whole record or ledger; else a message that names it.

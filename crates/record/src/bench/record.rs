@@ -9,8 +9,9 @@ use crate::check::Check;
 use crate::conditions::{Binary, Host};
 use crate::coverage::Coverage;
 use crate::known::Known;
-use crate::read::{Record, StoredId};
+use crate::read::{Record, StoredId, alike};
 use crate::samples::Samples;
+use crate::statistics::of_record::comparisons;
 use crate::workload::Workload;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -192,6 +193,16 @@ impl Record for BenchRecord {
             of_counting.count() as u64,
         ));
         checks
+    }
+
+    /// Comparisons are what the samples give. Their sentences are words of the build that wrote them.
+    fn changed(&self) -> Option<&'static str> {
+        let numbers = |rows: &[MetricComparison]| {
+            let plain = rows.iter().map(|row| MetricComparison { sentence: String::new(), ..row.clone() });
+            serde_json::to_value(plain.collect::<Vec<_>>()).unwrap_or_default()
+        };
+        let same = comparisons(self).is_ok_and(|again| alike(&numbers(&again), &numbers(&self.comparisons)));
+        (!same).then_some("the comparisons")
     }
 
     fn void(&self) -> bool {

@@ -13,6 +13,23 @@ use crate::child;
 const ACCEPT: &str = "request.verdict == faster";
 const REJECT: &str = "request.verdict == slower";
 
+fn opened_file(stem: &str) -> String {
+    format!("{stem}-decision-opened.json")
+}
+
+fn closed_file(stem: &str) -> String {
+    format!("{stem}-decision-closed.json")
+}
+
+/// Before a step is clocked again: a decision that was closed on another clock stays in the ledger, and this one gets its own.
+pub(super) fn forget_closed(directory: &Path, stem: &str) {
+    let closed = directory.join(closed_file(stem));
+    if closed.exists() {
+        let _ = std::fs::remove_file(closed);
+        let _ = std::fs::remove_file(directory.join(opened_file(stem)));
+    }
+}
+
 /// The id of an opened decision, or why there is none.
 pub(super) type Opened = Result<String, String>;
 
@@ -46,7 +63,7 @@ pub(super) fn open(directory: &Path, stem: &str, parent: &str, rung: &RungText, 
         &ranking,
         "--json",
     ];
-    let entry = ask(directory, &format!("{stem}-decision-opened.json"), &words)?;
+    let entry = ask(directory, &opened_file(stem), find.evidence.sha256(), &words)?;
     id_of(&entry).ok_or_else(|| "`decide open` printed no id".to_owned())
 }
 
@@ -55,7 +72,7 @@ pub(super) fn close(directory: &Path, stem: &str, opened: Opened, row: &mut Clim
     let closed = opened.and_then(|id| {
         let bench = directory.join(&row.bench.file).to_string_lossy().into_owned();
         let words = ["decide", "close", &id, &bench, "--json"];
-        let entry = ask(directory, &format!("{stem}-decision-closed.json"), &words)?;
+        let entry = ask(directory, &closed_file(stem), row.bench.sha256(), &words)?;
         let verdict = entry.pointer("/body/verdict").and_then(Value::as_str);
         let verdict = verdict.ok_or("`decide close` printed no verdict")?.to_owned();
         Ok((id, verdict))
@@ -73,13 +90,19 @@ fn id_of(entry: &Value) -> Option<String> {
     Some(entry.get("id")?.as_str()?.to_owned())
 }
 
-/// Runs the command, its answer kept in `file`; an answer that is there already is taken.
-fn ask(directory: &Path, file: &str, words: &[&str]) -> Result<Value, String> {
+/// Runs the command, its answer kept in `file`; an answer that is there already, and rests on `evidence`, is taken.
+fn ask(directory: &Path, file: &str, evidence: &str, words: &[&str]) -> Result<Value, String> {
     let path = directory.join(file);
-    let kept = || std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let kept = || -> Option<Value> {
+        let entry: Value = serde_json::from_slice(&std::fs::read(&path).ok()?).ok()?;
+        let rests = entry.pointer("/body/evidence")?.as_array()?.iter().any(|one| one["sha256"] == evidence);
+        rests.then_some(entry)
+    };
     if let Some(entry) = kept() {
         return Ok(entry);
     }
+    // Damaged, or about a measurement that was made again.
+    let _ = std::fs::remove_file(&path);
     if !crate::has_verb(words[0]) {
         return Err(format!("this build has no verb '{}'", words[0]));
     }
