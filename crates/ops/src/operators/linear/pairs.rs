@@ -73,10 +73,12 @@ fn run_matvec(i: &Invocation<'_>) {
 /// All rows in one pass over W, two row blocks in lockstep.
 ///
 /// Moves W once. Of eight rows, five are paired: a line of codes takes 24 multiplications and 26 other operations, where byte
-/// planes take 32 multiplications; the floor that `replay` counts has one for each pair, 16. Outcome on one core of an AMD EPYC (Zen 4), the layers of Qwen3-0.6B at W4 g128, 8 rows, least of nine
-/// alternated rounds, beside other work: 31.1 ms, planes 33.6 (two cores, medians, four rows paired: 16.1 and 17.5). The loop alone, from the first-level
-/// cache, takes 24.7 cycles per line where planes take 31.6: what loses most of that difference was not found. As a `matmul` of tiles of
-/// ten rows it took 0.97 of the planes' time at 128 rows, and 1.02 in groups of 64, so there is none.
+/// planes take 32 multiplications; the floor that `replay` counts has one for each pair, 16.
+///
+/// Outcome on one core of an AMD EPYC (Zen 4), the layers of Qwen3-0.6B at W4 g128, 8 rows, least of nine alternated rounds,
+/// beside other work: 31.1 ms, planes 33.6 (two cores, medians, four rows paired: 16.1 and 17.5). The loop alone, from the
+/// first-level cache, takes 24.7 cycles per line where planes take 31.6: what loses most of that difference was not found. As a
+/// `matmul` of tiles of ten rows it took 0.97 of the planes' time at 128 rows, and 1.02 in groups of 64, so there is none.
 ///
 /// # Safety
 /// - The processor has the kernel's features; operands are what `supports` admits, of the format of `FORMAT`.
