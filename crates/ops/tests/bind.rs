@@ -124,6 +124,35 @@ fn rows_and_formats_decide_among_choices() {
     }
 }
 
+/// What binding chooses, whatever this machine has: nothing of it is run here.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn the_features_that_are_left_decide_the_version() {
+    use Feature::{Avx2, Avx512bf16, Avx512bw, Avx512dq, Avx512f, Avx512vl, Avx512vnni, Fma, SideAdds};
+    let (registry, weights) = (Registry::standard(), packed("w", 16, 64, W4));
+    let bound = |rows, kernel, features| {
+        bound_kernel(linear(rows), &choices("linear", &[kernel]), &registry, &weights, features).unwrap()
+    };
+    let avx2 = Features::of(&[Avx2, Fma]);
+    let foundation = avx2.with(Features::of(&[Avx512f]));
+    let bf16 = foundation.with(Features::of(&[Avx512bw, Avx512vl, Avx512dq, Avx512bf16]));
+    let vnni = bf16.with(Features::of(&[Avx512vnni]));
+    let amd = vnni.with(Features::of(&[SideAdds]));
+    let expected = [
+        (Features::NONE, ["matvec/portable", "matvec/portable", "matmul/portable"]),
+        (avx2, ["matvec/avx2-maddubs", "matvec/avx2-maddubs", "matmul/avx2"]),
+        (foundation, ["matvec/avx512f", "matvec/avx512f", "matmul/avx512f"]),
+        (bf16, ["matvec/avx512f", "matvec/avx512f", "matmul/avx512-bf16"]),
+        (vnni, ["matvec/avx512-vnni", "matvec/avx512-vnni", "matmul/avx512-vnni"]),
+        (amd, ["matvec/avx512-vnni", "matvec/avx512-vnni-pairs", "matmul/avx512-vnni"]),
+        (amd.without(Features::of(&[Avx512vnni])), ["matvec/avx512f", "matvec/avx512f", "matmul/avx512-bf16"]),
+    ];
+    for (features, [one, eight, nine]) in expected {
+        let found = [bound(1, "matvec", features), bound(8, "matvec", features), bound(9, "matmul", features)];
+        assert_eq!(found, [one, eight, nine], "{features}");
+    }
+}
+
 #[test]
 fn a_kernel_that_does_not_exist() {
     let (registry, weights) = (Registry::standard(), packed("w", 16, 64, W4));

@@ -21,8 +21,8 @@ struct Claim {
 const CLAIMS: [Claim; 6] = [
     // Four streams times two planes times two nibbles.
     Claim { module: "6linear7streams", multiplies: Mnemonic::Vpdpbusd, width: 64, at_least: 16 },
-    // Two streams times two pairs: the codes' own, and two products of each of ten rows, or one where the row is paired.
-    Claim { module: "6linear5pairs", multiplies: Mnemonic::Vpdpwssd, width: 64, at_least: 2 * 2 * (1 + 6 + 4 * 2) },
+    // Two streams times two pairs: the codes' own, and two products of each of eight rows, or one where the row is paired.
+    Claim { module: "6linear5pairs", multiplies: Mnemonic::Vpdpwssd, width: 64, at_least: 2 * 2 * (1 + 5 + 3 * 2) },
     Claim { module: "6linear5tiles", multiplies: Mnemonic::Vdpbf16ps, width: 64, at_least: 12 },
     Claim { module: "6linear7maddubs", multiplies: Mnemonic::Vpmaddubsw, width: 32, at_least: 8 },
     Claim { module: "9attention11bf16_decode", multiplies: Mnemonic::Vdpbf16ps, width: 64, at_least: 16 },

@@ -122,9 +122,7 @@ fn explain(feature: Feature) -> (&'static str, &'static str) {
             "matrix products of bfloat16 by tiles: projections of more than eight rows",
             "Intel Sapphire Rapids or later",
         ),
-        Feature::SideAdds => {
-            ("additions that cost products nothing: projections of five rows and more", "AMD Zen 4 or later")
-        }
+        Feature::SideAdds => ("additions that cost products nothing: sequences decoded together", "AMD Zen 4 or later"),
     }
 }
 

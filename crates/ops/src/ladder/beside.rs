@@ -39,8 +39,9 @@ pub const BF16_WEIGHTS: Checkpoint = Checkpoint {
 
 /// What llama.cpp and OpenVINO do. Floor: prefill's products are half as many as with two byte planes, at the same rate.
 ///
-/// Outcome (as above): prefill of 128 rows at 1.13 (95 %: 0.996 to 1.28) times its parent's rate, not 1.7; the kernel says more. Its
-/// error is beyond `selected`'s, so it stays here.
+/// Outcome (as above): prefill of 128 rows at 1.13 (95 %: 0.996 to 1.28) times its parent's rate, not 1.7; the kernel says more. On 764
+/// tokens SmolLM2-135M (Q4_1) has a perplexity of 48.34 with it, 48.54 with `selected`, 48.52 with `reference`: 0.4 % off where 0.1 % is
+/// allowed; the mean divergence from `selected` is 6.0e-3 nats, and 34 of 765 likeliest tokens are others. So it stays here.
 pub const EIGHT_BIT: Checkpoint = Checkpoint {
     name: "eight-bit",
     parent: Some(&ADDED_NORM),

@@ -141,8 +141,6 @@ pub static CPU: &[&Kernel] = &[
     #[cfg(target_arch = "x86_64")]
     &matmul::AVX512_VNNI,
     #[cfg(target_arch = "x86_64")]
-    &pairs::MATMUL,
-    #[cfg(target_arch = "x86_64")]
     &amx::MATMUL,
     &eight_bit::PORTABLE,
     #[cfg(target_arch = "x86_64")]

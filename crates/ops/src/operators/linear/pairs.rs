@@ -1,4 +1,4 @@
-//! `matvec/avx512-vnni-pairs` and `matmul/avx512-vnni-pairs`: the sums of `streams.rs` with fewer products, for processors that add
+//! `matvec/avx512-vnni-pairs`: the sums of `streams.rs` with fewer products, for processors that add
 //! beside multiplying. Not here: the words of x (`words.rs`), rows too few to be limited by products (`streams.rs`).
 //!
 //! Two products are one product and two additions (Winograd, 1968), where what depends on x or W alone is summed by itself:
@@ -13,7 +13,7 @@
 use super::Operands;
 use super::ahead::ahead;
 use super::matvec::few_rows;
-use super::streams::{FIRST_PIECES, REASON, Sweep, large_groups};
+use super::streams::{FIRST_PIECES, REASON, Sweep};
 use super::vector::{for_format, header, header_bytes, is_affine4, lockstep};
 use super::words::{self, Finish, Words};
 use crate::ladder::MATVEC_MAX_ROWS;
@@ -37,20 +37,10 @@ pub(crate) static MATVEC: Kernel = kernel! {
     nmse: 6e-6, because: REASON, run: run_matvec,
 };
 
-pub(crate) static MATMUL: Kernel = kernel! {
-    operator: "linear", name: "matmul", isa: "avx512-vnni-pairs", features: FEATURES, supports: large_groups,
-    scratch: scratch,
-    nmse: 6e-6, because: REASON, run: run_matmul,
-};
-
 /// Row blocks in lockstep: each word of x that is broadcast serves as many products.
 const STREAMS: usize = 2;
-/// Most rows of a tile: with two streams, 20 of the 32 registers hold sums.
-const TILE: usize = 10;
-/// Bytes that each stream is prefetched ahead.
+/// Bytes that each stream is prefetched ahead. Measured: 512, 1,024 and 2,048 are alike.
 const AHEAD: usize = 1024;
-/// Rows of x that become words at a time; bounds the scratch, and W is read once for as many rows.
-const CHUNK: usize = 250;
 /// Fewest rows of `matvec` whose products take longer than the bytes of W.
 const LEAST_ROWS: usize = 5;
 
@@ -71,7 +61,7 @@ fn several_rows(shape: &CallShape) -> Result<(), String> {
 
 fn scratch(shape: &CallShape) -> usize {
     let w = shape.weights[0];
-    words::scratch_bytes(shape.inputs[0].rows.min(CHUNK), w.cols, w.format.group())
+    words::scratch_bytes(shape.inputs[0].rows, w.cols, w.format.group())
 }
 
 fn run_matvec(i: &Invocation<'_>) {
@@ -80,13 +70,15 @@ fn run_matvec(i: &Invocation<'_>) {
     unsafe { for_format!(operands.w.format, matvec::<_>(i, &operands)) }
 }
 
-fn run_matmul(i: &Invocation<'_>) {
-    let operands = Operands::of(i);
-    // SAFETY: as above.
-    unsafe { for_format!(operands.w.format, matmul::<_>(i, &operands)) }
-}
-
 /// All rows in one pass over W, two row blocks in lockstep.
+///
+/// Moves W once. Of eight rows, five are paired: a line of codes takes 24 multiplications and 26 other operations, where byte
+/// planes take 32 multiplications; the floor that `replay` counts has one for each pair, 16.
+///
+/// Outcome on one core of an AMD EPYC (Zen 4), the layers of Qwen3-0.6B at W4 g128, 8 rows, least of nine alternated rounds,
+/// beside other work: 31.1 ms, planes 33.6 (two cores, medians, four rows paired: 16.1 and 17.5). The loop alone, from the
+/// first-level cache, takes 24.7 cycles per line where planes take 31.6: what loses most of that difference was not found. As a
+/// `matmul` of tiles of ten rows it took 0.97 of the planes' time at 128 rows, and 1.02 in groups of 64, so there is none.
 ///
 /// # Safety
 /// - The processor has the kernel's features; operands are what `supports` admits, of the format of `FORMAT`.
@@ -102,7 +94,7 @@ unsafe fn matvec<const FORMAT: u8>(i: &Invocation<'_>, operands: &Operands<'_>) 
     // SAFETY: the call's only slice of the scratch.
     let scratch = unsafe { i.scratch() };
     // SAFETY: the caller's contract.
-    let x = unsafe { words_of::<FORMAT>(operands, 0, rows, scratch) };
+    let x = unsafe { words_of::<FORMAT>(operands, scratch) };
     for blocks in i.portions(operands.w.rows.div_ceil(LANES), 4) {
         let (length, rest) = lockstep(&blocks, STREAMS);
         macro_rules! rows {
@@ -111,11 +103,11 @@ unsafe fn matvec<const FORMAT: u8>(i: &Invocation<'_>, operands: &Operands<'_>) 
                     $($rows => {
                         for block in blocks.start..blocks.start + length {
                             // SAFETY: the worker's blocks; the words are of all rows.
-                            unsafe { sweep.paired_blocks::<FORMAT, $rows, STREAMS>(block, length, x, 0) };
+                            unsafe { sweep.paired_blocks::<FORMAT, $rows, STREAMS>(block, length, x) };
                         }
                         for block in rest {
                             // SAFETY: as above.
-                            unsafe { sweep.paired_blocks::<FORMAT, $rows, 1>(block, 0, x, 0) };
+                            unsafe { sweep.paired_blocks::<FORMAT, $rows, 1>(block, 0, x) };
                         }
                     })+
                     other => unreachable!("`supports` admits {LEAST_ROWS} to {MATVEC_MAX_ROWS} rows, not {other}"),
@@ -126,70 +118,20 @@ unsafe fn matvec<const FORMAT: u8>(i: &Invocation<'_>, operands: &Operands<'_>) 
     }
 }
 
-/// Two row blocks at a time: their codes stay in the nearest caches while tiles of up to ten rows of x pass over them.
-///
-/// # Safety
-/// - As for [`matvec`].
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn matmul<const FORMAT: u8>(i: &Invocation<'_>, operands: &Operands<'_>) {
-    let sweep = Sweep::of(operands);
-    // SAFETY: the call's only slice of the scratch.
-    let scratch = unsafe { i.scratch() };
-    let row_bytes = words::scratch_bytes(1, operands.w.cols, operands.w.format.group());
-    let blocks = i.share(operands.w.rows.div_ceil(LANES));
-    for first in (0..operands.x.rows).step_by(CHUNK) {
-        let count = CHUNK.min(operands.x.rows - first);
-        let tiles = count.div_ceil(TILE);
-        let start = |tile: usize| count * tile / tiles;
-        let mut x = [Words::NONE; CHUNK / TILE];
-        for tile in 0..tiles {
-            let (start, end) = (start(tile), start(tile + 1));
-            let scratch = &mut scratch[start * row_bytes..end * row_bytes];
-            // SAFETY: the caller's contract; tiles have disjoint parts of the scratch.
-            x[tile] = unsafe { words_of::<FORMAT>(operands, first + start, end - start, scratch) };
-        }
-        for block in blocks.clone().step_by(STREAMS) {
-            let both = blocks.end - block >= STREAMS;
-            for (tile, x) in x.iter().enumerate().take(tiles) {
-                let (start, end) = (start(tile), start(tile + 1));
-                macro_rules! rows {
-                    ($($rows:literal)+) => {
-                        match (end - start, both) {
-                            // SAFETY: the worker's blocks; the words are of the tile's rows.
-                            $(($rows, true) => unsafe {
-                                sweep.paired_blocks::<FORMAT, $rows, STREAMS>(block, 1, *x, first + start);
-                            },
-                            // SAFETY: as above.
-                            ($rows, false) => unsafe {
-                                sweep.paired_blocks::<FORMAT, $rows, 1>(block, 0, *x, first + start);
-                            },)+
-                            (more, _) => unreachable!("tiles have at most {TILE} rows, not {more}"),
-                        }
-                    };
-                }
-                rows!(1 2 3 4 5 6 7 8 9 10);
-            }
-        }
-    }
-}
-
-/// The words of `count` rows of x.
+/// The words of all rows of x.
 ///
 /// # Safety
 /// - As for [`matvec`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn words_of<const FORMAT: u8>(
     operands: &Operands<'_>,
-    first: usize,
-    count: usize,
     scratch: &mut [u8],
 ) -> Words {
     let x = &operands.x;
-    assert!(x.dtype == DType::BF16 && first + count <= x.rows, "`supports` admits bfloat16 rows");
-    let start = x.as_ptr().cast::<u16>().wrapping_add(first * x.width);
-    // SAFETY: these rows are x's (asserted); the group divides the columns (`Operands::of`) and is a multiple of 32 or 16
+    assert!(x.dtype == DType::BF16, "`supports` admits bfloat16 rows");
+    // SAFETY: x is bfloat16 (asserted); the group divides the columns (`Operands::of`) and is a multiple of 32 or 16
     // (packing checks it); scratch is private, and `convert` checks its length.
-    unsafe { words::convert::<FORMAT>(start, count, x.width, operands.w.format.group(), scratch) }
+    unsafe { words::convert::<FORMAT>(x.as_ptr().cast(), x.rows, x.width, operands.w.format.group(), scratch) }
 }
 
 /// Pair `pair` of a line's codes, as words: Affine4 has two pairs of (low nibbles, high nibbles), Int8 one of (even, odd) bytes.
@@ -225,7 +167,7 @@ fn multiply_add(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
 
 /// The body for every row of a tile, with its number as a constant: what the compiler does not unroll keeps its sums in memory.
 macro_rules! each_row {
-    ($n:ident => $body:block) => { each_row!(@ $n $body 0 1 2 3 4 5 6 7 8 9) };
+    ($n:ident => $body:block) => { each_row!(@ $n $body 0 1 2 3 4 5 6 7) };
     (@ $n:ident $body:block $($row:literal)+) => { $({
         const $n: usize = $row;
         if $n < ROWS $body
@@ -243,17 +185,16 @@ impl Sweep {
         first: usize,
         step: usize,
         x: Words,
-        row: usize,
     ) {
         let pairs = if is_affine4(FORMAT) { 2 } else { 1 };
         let starts: [*const u8; STREAMS] =
             std::array::from_fn(|stream| self.w.wrapping_add((first + stream * step) * self.row_block_bytes));
         let Words { pairs: mut x, mut finish } = x;
-        let mut sums = [[_mm512_setzero_ps(); TILE]; STREAMS];
+        let mut sums = [[_mm512_setzero_ps(); MATVEC_MAX_ROWS]; STREAMS];
         let mut offset = 0;
         for _ in 0..self.groups {
             // Of `(p + b) (q + a) - p q` where rows are paired, of `a p + b q` elsewhere; and Σ a b.
-            let mut whole = [[_mm512_setzero_si512(); TILE]; STREAMS];
+            let mut whole = [[_mm512_setzero_si512(); MATVEC_MAX_ROWS]; STREAMS];
             let mut of_codes = [_mm512_setzero_si512(); STREAMS];
             each_row!(N => {
                 if is_paired(N, ROWS) {
@@ -329,7 +270,7 @@ impl Sweep {
         for stream in 0..STREAMS {
             each_row!(N => {
                 // SAFETY: a row of the output and a block of this worker's.
-                unsafe { self.outputs.store(row + N, first + stream * step, sums[stream][N]) };
+                unsafe { self.outputs.store(N, first + stream * step, sums[stream][N]) };
             });
         }
     }

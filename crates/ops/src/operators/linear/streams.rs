@@ -66,7 +66,7 @@ fn scratch(shape: &CallShape) -> usize {
 }
 
 /// Packed weights whose groups are long against what finishing a group costs, unless there are few rows.
-pub(super) fn large_groups(shape: &CallShape) -> Result<(), String> {
+fn large_groups(shape: &CallShape) -> Result<(), String> {
     packed(shape)?;
     let (rows, group) = (shape.inputs[0].rows, shape.weights[0].format.group());
     if group >= 64 || rows <= 32 {

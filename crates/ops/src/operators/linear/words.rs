@@ -28,10 +28,6 @@ pub(super) struct Words {
     pub(super) finish: *const Finish,
 }
 
-impl Words {
-    pub(super) const NONE: Words = Words { pairs: std::ptr::null(), finish: std::ptr::null() };
-}
-
 /// Bytes of scratch that the words of `(rows, cols)` take.
 pub(super) const fn scratch_bytes(rows: usize, cols: usize, group: usize) -> usize {
     rows * cols * 2 + rows * (cols / group) * size_of::<Finish>()
