@@ -194,6 +194,11 @@ impl Device for Gpu {
         if self.hopper { operators::HOPPER } else { operators::ALL }
     }
 
+    fn free_bytes(&self) -> io::Result<usize> {
+        let _running = self.enter()?;
+        self.driver.free_bytes()
+    }
+
     fn allocate(&self, bytes: usize) -> io::Result<*mut u8> {
         let _running = self.enter()?;
         let at = self.driver.allocate(bytes).map_err(|error| match self.driver.free_bytes() {
