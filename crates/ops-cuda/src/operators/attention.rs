@@ -128,8 +128,8 @@ pub(crate) static CLUSTERS: Kernel = kernel! {
 /// and 4,000 positions.
 pub(crate) fn shared_by(step: &ops::Step<'_>) -> (u32, u32) {
     match step.sequences.first().map_or(0, |sequence| sequence.offset) {
-        ..256 => (4, 8),
-        ..768 => (8, 8),
+        0..256 => (4, 8),
+        256..768 => (8, 8),
         _ => (8, 16),
     }
 }
