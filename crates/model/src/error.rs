@@ -48,6 +48,11 @@ pub enum Error {
         "cannot place the {what}, {bytes} bytes, on {label}; use a smaller model or a packed checkpoint, or --device cpu"
     )]
     DeviceMemory { what: &'static str, bytes: usize, label: String, source: std::io::Error },
+    #[error(
+        "{label} has {free} bytes free; the weights take {weights}, and the cache {cache} more for every 1,024 tokens of context: use a \
+         smaller model or a packed checkpoint, free the GPU's memory, or --device cpu"
+    )]
+    DeviceRoom { label: String, free: usize, weights: usize, cache: usize },
     #[error("{label} did not run the step")]
     Device { label: String, source: std::io::Error },
     #[error("the model's logits are not finite: the weights are damaged or an operator overflowed")]

@@ -72,6 +72,17 @@ pub(crate) fn load(files: &ModelFiles, checkpoint: &Resolved, options: &LoadOpti
     let formats = plan.formats();
     // The arena holds the weights in the order in which a step reads them.
     let order = lower(config, checkpoint, &formats, 1, 1, 1).weights;
+    if let Some(device) = &options.device {
+        let bytes = order.iter().map(|spec| spec.format.packed_bytes(spec.rows, spec.cols)).sum();
+        let label = device.label();
+        let free = device.free_bytes().map_err(|source| Error::DeviceMemory {
+            what: "weights",
+            bytes,
+            label: label.clone(),
+            source,
+        })?;
+        has_room(label, free, bytes, cache_bytes(config, 1024))?;
+    }
     let requests: Vec<WeightRequest<'_>> = order
         .iter()
         .map(|spec| {
@@ -96,6 +107,19 @@ pub(crate) fn load(files: &ModelFiles, checkpoint: &Resolved, options: &LoadOpti
         }
     };
     Ok(Loaded { weights: Arc::new(weights), formats, notes: plan.notes })
+}
+
+/// Bytes of the keys and values of so many positions on a device, which keeps them in bfloat16.
+fn cache_bytes(config: &Config, positions: usize) -> usize {
+    2 * config.layers * config.kv_heads * config.head_dim * positions * 2
+}
+
+/// Said before anything is read: packing a model that will not fit takes long.
+fn has_room(label: String, free: usize, weights: usize, cache: usize) -> Result<()> {
+    if weights.saturating_add(cache) <= free {
+        return Ok(());
+    }
+    Err(Error::DeviceRoom { label, free, weights, cache })
 }
 
 /// The format that every weight of `files` would be packed in, without packing anything: what a program is lowered from.
@@ -357,5 +381,21 @@ impl RowSource for Values {
 
     fn read_codes(&self, _row: usize, _codes: &mut [u8], _scales: &mut [f32], _biases: &mut [f32]) {
         unreachable!("the packer asks only coded sources for codes")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn a_model_that_does_not_fit_a_device_is_refused_with_the_numbers() {
+        has_room("cuda:0".to_owned(), 1000, 900, 100).unwrap();
+        let error = has_room("cuda:0 (a GPU)".to_owned(), 1000, 900, 101).unwrap_err().to_string();
+        for said in ["cuda:0 (a GPU)", "1000 bytes free", "weights take 900", "101 more", "--device cpu"] {
+            assert!(error.contains(said), "{error}");
+        }
     }
 }

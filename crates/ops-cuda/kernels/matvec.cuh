@@ -14,7 +14,10 @@ struct MatvecArguments {
     const float* norm;  // (cols): x is normalised first
     u32 rows, cols, parts;
     float epsilon;
-    u32 split, unused;  // plain weights: warps that share an output
+    u32 split;     // plain weights: warps that share an output; codes copied ahead: teams of warps
+    u32 together;  // weights copied ahead: row tiles, or outputs, of a block (gated: of each part)
+    u32 gated;     // weights copied ahead: whether a product has both parts in every block
+    u32 unused;
     u32 first[4];  // the first block of each part; a gated product has both parts in every block
     MatvecPart part[MOST_PARTS];
 };
@@ -33,7 +36,13 @@ DEVICE void put(const MatvecPart& part, u32 row, u32 output, float sum) {
     part.y[at] = narrow(sum);
 }
 
-DEVICE float gated(float gate, float up) { return gate / (1.0f + __expf(-gate)) * up; }
+// Of values in shared memory.
+DEVICE float sum_of_four(const float* at) {
+    const Vec4 v = *(const Vec4*)at;
+    return (__uint_as_float(v.x) + __uint_as_float(v.y)) + (__uint_as_float(v.z) + __uint_as_float(v.w));
+}
+
+DEVICE float gated(float gate, float up) { return __fdividef(gate, 1.0f + __expf(-gate)) * up; }
 
 // Eight elements of x times eight of the norm; what they add to the sum of squares.
 DEVICE float normed8(Vec4& x, const float* norm) {

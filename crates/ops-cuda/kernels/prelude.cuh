@@ -80,6 +80,12 @@ DEVICE void load_words(u32 (&to)[4], const void* at) {
     to[3] = v.w;
 }
 
+DEVICE float load_bf16(const u16* at) {
+    u16 bits;
+    asm volatile("ld.global.u16 %0, [%1];" : "=h"(bits) : "l"(at) : "memory");
+    return widen(bits);
+}
+
 DEVICE void load_words(u32 (&to)[2], const void* at) {
     asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "l"(at) : "memory");
 }
@@ -155,6 +161,53 @@ DEVICE void copy16(u32 to, const void* from, bool wanted) {
 DEVICE void copies_end_stage() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 template <int LEFT> DEVICE void wait_for_copies() { asm volatile("cp.async.wait_group %0;" :: "n"(LEFT) : "memory"); }
+
+#if __CUDA_ARCH__ >= 900
+
+// ---- bulk copies into shared memory that count their bytes at a barrier there; a barrier here is used once
+
+// By the thread that starts the copies; other threads see it after the block's next barrier.
+DEVICE void start_arrival(u32 arrival) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n"
+                 "fence.mbarrier_init.release.cluster;\n"
+                 "fence.proxy.async.shared::cta;" :: "r"(arrival) : "memory");
+}
+
+DEVICE void arrival_expects(u32 arrival, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(arrival), "r"(bytes) : "memory");
+}
+
+// Addresses and bytes divide by 16.
+DEVICE void bulk_copy(u32 to, const void* from, u32 bytes, u32 arrival) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 :: "r"(to), "l"(from), "r"(bytes), "r"(arrival) : "memory");
+}
+
+DEVICE void wait_for_arrival(u32 arrival) {
+    u32 there;
+    do {
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(there) : "r"(arrival) : "memory");
+    } while (!there);
+}
+
+// ---- clusters: blocks that run side by side and write each other's shared memory
+
+DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+// An address of this block's shared memory, as the same place in block `rank` of the cluster.
+DEVICE u32 in_block(u32 address, u32 rank) {
+    u32 there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+
+DEVICE void push(u32 at, float x, float y) {
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" :: "r"(at), "f"(x), "f"(y) : "memory");
+}
+
+#endif
 
 // ---- the step: what changes from one run of a program to the next (twin: `Step` in src/step.rs)
 

@@ -31,6 +31,13 @@ pub(crate) struct LaunchAttribute {
 /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`, allowed: the kernel may start before the one before it has ended.
 pub(crate) const OVERLAP: LaunchAttribute = LaunchAttribute { id: 6, padding: 0, value: [1, 0, 0, 0, 0, 0, 0, 0] };
 
+impl LaunchAttribute {
+    /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`: blocks that follow each other in the grid's first dimension run side by side.
+    pub(crate) fn cluster(blocks: u32) -> LaunchAttribute {
+        LaunchAttribute { id: 4, padding: 0, value: [u64::from(blocks) | 1 << 32, 1, 0, 0, 0, 0, 0, 0] }
+    }
+}
+
 /// `CUlaunchConfig`.
 #[repr(C)]
 struct LaunchConfig {

@@ -194,6 +194,11 @@ impl Device for Gpu {
         if self.hopper { operators::HOPPER } else { operators::ALL }
     }
 
+    fn free_bytes(&self) -> io::Result<usize> {
+        let _running = self.enter()?;
+        self.driver.free_bytes()
+    }
+
     fn allocate(&self, bytes: usize) -> io::Result<*mut u8> {
         let _running = self.enter()?;
         let at = self.driver.allocate(bytes).map_err(|error| match self.driver.free_bytes() {
@@ -270,7 +275,8 @@ impl Device for Gpu {
         }
         let step_bytes = running.write_step(step)?;
         let longest = step.sequences.iter().map(|sequence| sequence.rows).max().unwrap_or(0);
-        let key = Key { calls, sequences: step.sequences.len(), longest, step_bytes };
+        let shared_by = operators::attention::shared_by(step);
+        let key = Key { calls, sequences: step.sequences.len(), longest, step_bytes, shared_by };
         let output = bound.output();
         let whole = wanted == bound.calls().len() && output.rows <= ARGMAX_ROWS;
         let put = |running: &Running| {

@@ -17,7 +17,8 @@ pub struct Queue {
     pub(crate) driver: Arc<Driver>,
     pub(crate) stream: Stream,
     modules: HashMap<&'static str, Module>,
-    functions: RefCell<HashMap<&'static str, Function>>,
+    /// With the shared memory that their launches may ask for.
+    functions: RefCell<HashMap<&'static str, (Function, u32)>>,
     overlap: bool,
     pub(crate) multiprocessors: u32,
     /// The device's copy of the step.
@@ -55,12 +56,28 @@ impl Queue {
         self.put(file, name, shape, argument);
     }
 
+    /// The same, in clusters of all blocks of the grid's first dimension.
+    pub(crate) fn launch_clusters<T: Copy>(&self, file: &'static str, name: &'static str, shape: Shape, argument: &T) {
+        self.flush();
+        self.put_with(file, name, shape, &[OVERLAP, LaunchAttribute::cluster(shape.0[0])], argument);
+    }
+
     /// The same, ahead of what [`Queue::matvec`] held back.
     pub(crate) fn put<T: Copy>(&self, file: &'static str, name: &'static str, shape: Shape, argument: &T) {
+        self.put_with(file, name, shape, if self.overlap { &[OVERLAP] } else { &[] }, argument);
+    }
+
+    fn put_with<T: Copy>(
+        &self,
+        file: &'static str,
+        name: &'static str,
+        shape: Shape,
+        attributes: &[LaunchAttribute],
+        argument: &T,
+    ) {
         if shape.0.contains(&0) {
             return;
         }
-        let attributes: &[LaunchAttribute] = if self.overlap { &[OVERLAP] } else { &[] };
         let launched = self
             .function(file, name, shape.2)
             .and_then(|function| self.driver.launch(function, shape, self.stream, attributes, argument));
@@ -71,16 +88,22 @@ impl Queue {
     }
 
     fn function(&self, file: &'static str, name: &'static str, shared_bytes: u32) -> io::Result<Function> {
-        if let Some(function) = self.functions.borrow().get(name) {
-            return Ok(*function);
-        }
-        let module = self.modules.get(file).ok_or_else(|| io::Error::other(format!("no kernel file {file}")))?;
-        let function = self.driver.function(*module, name)?;
-        // Beyond what every launch may have; a kernel's launches all ask for the same.
-        if shared_bytes > 48 << 10 {
+        let known = self.functions.borrow().get(name).copied();
+        let (function, mut allowed) = match known {
+            Some((function, allowed)) if shared_bytes <= allowed => return Ok(function),
+            Some(known) => known,
+            // What every launch may have.
+            None => {
+                let module =
+                    self.modules.get(file).ok_or_else(|| io::Error::other(format!("no kernel file {file}")))?;
+                (self.driver.function(*module, name)?, 48 << 10)
+            }
+        };
+        if shared_bytes > allowed {
             self.driver.allow_shared(function, shared_bytes)?;
+            allowed = shared_bytes;
         }
-        self.functions.borrow_mut().insert(name, function);
+        self.functions.borrow_mut().insert(name, (function, allowed));
         Ok(function)
     }
 

@@ -27,10 +27,13 @@ sources! {
     "cache.cu",
     "attention_readable.cu",
     "attention_decode.cu",
+    "attention_cluster.cu",
     "attention_tiled.cu",
     "linear_readable.cu",
     "linear_matvec.cu",
     "linear_plain.cu",
+    "linear_ahead.cu",
+    "linear_ahead_plain.cu",
     "linear_matmul.cu",
     "linear_wgmma.cu",
 }
@@ -40,7 +43,9 @@ impl Source {
     pub fn text(&self) -> String {
         let shared = match self.name {
             name if name.starts_with("attention_") => ("attention.cuh", include_str!("../kernels/attention.cuh")),
-            "linear_matvec.cu" | "linear_plain.cu" => ("matvec.cuh", include_str!("../kernels/matvec.cuh")),
+            "linear_matvec.cu" | "linear_plain.cu" | "linear_ahead.cu" | "linear_ahead_plain.cu" => {
+                ("matvec.cuh", include_str!("../kernels/matvec.cuh"))
+            }
             _ => ("nothing shared", ""),
         };
         let parts = [("prelude.cuh", PRELUDE), shared, (self.name, self.body)];

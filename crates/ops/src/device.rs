@@ -22,6 +22,12 @@ pub trait Device: Send + Sync {
     /// Its kernels, slowest first; of one operator and name the last one that takes a call is bound.
     fn kernels(&self) -> &'static [&'static Kernel];
 
+    /// Bytes of its memory that nothing has taken.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn free_bytes(&self) -> io::Result<usize>;
+
     /// `bytes` zeroed bytes, at least 256-byte aligned.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The device's twins of the operators' kernels: which shapes each takes, and its launch. One file per CUDA C++ file.
 //! Not here: arithmetic (`kernels/`), and references and cases (`ops`).
 
-mod attention;
+pub(crate) mod attention;
 mod cache;
 mod elementwise;
 mod embed;
@@ -16,9 +16,9 @@ use ops::{CallShape, DType, Kernel};
 const ONE_ROUNDING: f64 = 1.6e-5;
 const ONE_ROUNDING_REASON: &str = "float32 arithmetic and one bfloat16 rounding, which is at most 2^-8 of each element";
 
-/// Every kernel, slowest first; `hopper` stands after the matrix products of every GPU.
+/// Every kernel, slowest first; those of Hopper stand after the matrix products of every GPU, and at the end.
 macro_rules! kernels {
-    ($($hopper:expr),*) => {
+    ([$($products:expr),*], [$($ahead:expr),*]) => {
         &[
             &embed::ROWS,
             &rope_table::ROWS,
@@ -46,7 +46,7 @@ macro_rules! kernels {
             &linear::READABLE_MATMUL,
             &linear::READABLE_MATVEC,
             &linear::MATMUL,
-            $($hopper,)*
+            $($products,)*
             &linear::MATVEC,
             &linear::ADD_READABLE,
             &linear::ADD_MATVEC,
@@ -57,15 +57,19 @@ macro_rules! kernels {
             &elementwise::MUL,
             &elementwise::SILU,
             &elementwise::SWIGLU,
+            $($ahead,)*
         ]
     };
 }
 
 /// What any GPU runs.
-pub(crate) static ALL: &[&Kernel] = kernels!();
+pub(crate) static ALL: &[&Kernel] = kernels!([], []);
 
 /// With those of a Hopper GPU, which has instructions that no other has.
-pub(crate) static HOPPER: &[&Kernel] = kernels!(&linear::WARPGROUPS);
+pub(crate) static HOPPER: &[&Kernel] = kernels!(
+    [&linear::WARPGROUPS],
+    [&attention::CLUSTERS, &linear::AHEAD, &linear::ADD_AHEAD, &linear::NORM_AHEAD, &linear::GATED_AHEAD]
+);
 
 /// Buffers and cache are bfloat16, tables and scores aside.
 fn bf16_data(shape: &CallShape, inputs: std::ops::Range<usize>) -> Result<(), String> {

@@ -28,6 +28,8 @@ pub(crate) struct Arguments {
     parts: u32,
     epsilon: f32,
     split: u32,
+    together: u32,
+    gated: u32,
     unused: u32,
     first: [u32; 4],
     part: [Part; PARTS],
@@ -35,7 +37,7 @@ pub(crate) struct Arguments {
 
 /// What a kernel does around the product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Around {
+pub(super) enum Around {
     Nothing,
     Norm,
     Gated,
@@ -44,14 +46,16 @@ enum Around {
 /// Which kernel, and how much a block does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
-    file: &'static str,
-    kernel: &'static str,
-    warps: u32,
+    pub(super) file: &'static str,
+    pub(super) kernel: &'static str,
+    pub(super) warps: u32,
     /// Outputs per block (gated: of the result).
-    outputs: u32,
-    /// Warps that share an output (plain weights).
-    split: u32,
-    shared_bytes: u32,
+    pub(super) outputs: u32,
+    /// Warps that share an output (plain weights), or teams of warps (codes copied ahead).
+    pub(super) split: u32,
+    /// Row tiles, or outputs, of a block whose weights are copied ahead.
+    pub(super) together: u32,
+    pub(super) shared_bytes: u32,
 }
 
 impl Arguments {
@@ -65,6 +69,8 @@ impl Arguments {
             parts: 0,
             epsilon: i.attributes().epsilon,
             split: 1,
+            together: 0,
+            gated: 0,
             unused: 0,
             first: [0; 4],
             part: [part; PARTS],
@@ -85,7 +91,7 @@ impl Arguments {
 
     pub(crate) fn launch(&self, queue: &Queue, cut: &Cut) {
         let blocks = self.first[self.parts as usize];
-        let arguments = Arguments { split: cut.split, ..*self };
+        let arguments = Arguments { split: cut.split, together: cut.together, ..*self };
         queue.put(cut.file, cut.kernel, ([blocks, 1, 1], [cut.warps * 32, 1, 1], cut.shared_bytes), &arguments);
     }
 }
@@ -95,19 +101,38 @@ fn part(i: &Invocation<'_>, weight: usize, output: usize) -> Part {
     Part { w: describe(start as u64, &shape, false), bias: 0, residual: 0, y: i.output(output).as_ptr() as u64 }
 }
 
+/// How a launch is cut for so many rows of x and a weight.
+pub(super) type Cutter = fn(usize, &WeightShape, Around) -> Cut;
+
 pub(super) fn linear(i: &Invocation<'_>) {
+    cut_linear(i, cut);
+}
+
+pub(super) fn linear_add(i: &Invocation<'_>) {
+    cut_linear_add(i, cut);
+}
+
+pub(super) fn norm_linear(i: &Invocation<'_>) {
+    cut_norm_linear(i, cut);
+}
+
+pub(super) fn norm_swiglu(i: &Invocation<'_>) {
+    cut_norm_swiglu(i, cut);
+}
+
+pub(super) fn cut_linear(i: &Invocation<'_>, cut: Cutter) {
     let part = Part { bias: bias(i), ..part(i, 0, 0) };
     let queue: &Queue = i.queue();
     queue.matvec(cut(i.input(0).rows, &i.weight_at(0).1, Around::Nothing), &Arguments::new(i, part), part);
 }
 
-pub(super) fn linear_add(i: &Invocation<'_>) {
+pub(super) fn cut_linear_add(i: &Invocation<'_>, cut: Cutter) {
     let part = Part { residual: i.input(1).as_ptr() as u64, ..part(i, 0, 0) };
     let queue: &Queue = i.queue();
     queue.matvec(cut(i.input(0).rows, &i.weight_at(0).1, Around::Nothing), &Arguments::new(i, part), part);
 }
 
-pub(super) fn norm_linear(i: &Invocation<'_>) {
+pub(super) fn cut_norm_linear(i: &Invocation<'_>, cut: Cutter) {
     let cut = cut(i.input(0).rows, &i.weight_at(1).1, Around::Norm);
     let first = Arguments { norm: i.weight_at(0).0 as u64, ..Arguments::new(i, part(i, 1, 0)) };
     let mut all = first;
@@ -119,9 +144,9 @@ pub(super) fn norm_linear(i: &Invocation<'_>) {
     all.launch(queue, &cut);
 }
 
-pub(super) fn norm_swiglu(i: &Invocation<'_>) {
+pub(super) fn cut_norm_swiglu(i: &Invocation<'_>, cut: Cutter) {
     let cut = cut(i.input(0).rows, &i.weight_at(1).1, Around::Gated);
-    let mut all = Arguments { norm: i.weight_at(0).0 as u64, ..Arguments::new(i, part(i, 1, 0)) };
+    let mut all = Arguments { norm: i.weight_at(0).0 as u64, gated: 1, ..Arguments::new(i, part(i, 1, 0)) };
     all.part[1] = part(i, 2, 0);
     // Every block has both parts.
     all.parts = 1;
@@ -157,7 +182,7 @@ fn plain(rows: usize, shape: &WeightShape, around: Around) -> Cut {
     };
     let shared_bytes = if around == Around::Nothing { 0 } else { shape.cols as u32 * 4 };
     let split = split as u32;
-    Cut { file: "linear_plain.cu", kernel, warps: 4, outputs: 4 / split * outputs, split, shared_bytes }
+    Cut { file: "linear_plain.cu", kernel, warps: 4, outputs: 4 / split * outputs, split, together: 0, shared_bytes }
 }
 
 /// Codes: a block's warps share the units of 128 columns of a row tile (gated: of one of each part).
@@ -206,6 +231,7 @@ fn fragments(shape: &WeightShape, around: Around) -> Cut {
         warps,
         outputs: 16,
         split: 1,
+        together: 0,
         // Sums of every warp's tiles, its sums of squares, and the norm.
         shared_bytes: warps * (tiles as u32 * 512 + 32) + norm_bytes,
     }
@@ -262,6 +288,8 @@ mod tests {
             parts: 0,
             epsilon: 0.0,
             split: 1,
+            together: 0,
+            gated: 0,
             unused: 0,
             first: [0; 4],
             part: [part; PARTS],

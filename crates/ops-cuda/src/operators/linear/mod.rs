@@ -1,10 +1,12 @@
 //! linear, linear_add, norm_linear and norm_swiglu on the device: which shapes the kernels take. How launches are cut is in
-//! `matvec.rs` and `matmul.rs`. Not here: their arithmetic (`kernels/linear_*.cu`).
+//! `matvec.rs`, `ahead.rs` and `matmul.rs`. Not here: their arithmetic (`kernels/linear_*.cu`).
 
+mod ahead;
 pub(crate) mod matmul;
 pub(crate) mod matvec;
 mod readable;
 
+use self::matvec::Around;
 use super::{ONE_ROUNDING, ONE_ROUNDING_REASON};
 use crate::layout::{FRAGMENTS, PLAIN_BF16, layout};
 use ops::{CallShape, DType, Invocation, Kernel, kernel};
@@ -89,6 +91,42 @@ pub(crate) static GATED_MATVEC: Kernel = kernel! {
     operator: "norm_swiglu", name: "matvec", isa: "cuda-mma", features: &[], supports: normed_streams,
     nmse: GATED_NMSE, because: NORMED_REASON, run: matvec::norm_swiglu,
 };
+
+/// A single row, on Hopper: a block's weights are in its shared memory before it waits for its input.
+pub(crate) static AHEAD: Kernel = kernel! {
+    operator: "linear", name: "matvec", isa: "cuda-hopper", features: &[], supports: ahead_streams,
+    nmse: NMSE, because: REASON, run: ahead::linear,
+};
+
+pub(crate) static ADD_AHEAD: Kernel = kernel! {
+    operator: "linear_add", name: "matvec", isa: "cuda-hopper", features: &[], supports: ahead_streams,
+    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: ahead::linear_add,
+};
+
+pub(crate) static NORM_AHEAD: Kernel = kernel! {
+    operator: "norm_linear", name: "matvec", isa: "cuda-hopper", features: &[], supports: ahead_normed,
+    nmse: NORMED_NMSE, because: NORMED_REASON, run: ahead::norm_linear,
+};
+
+pub(crate) static GATED_AHEAD: Kernel = kernel! {
+    operator: "norm_swiglu", name: "matvec", isa: "cuda-hopper", features: &[], supports: ahead_gated,
+    nmse: GATED_NMSE, because: NORMED_REASON, run: ahead::norm_swiglu,
+};
+
+fn ahead_streams(shape: &CallShape) -> Result<(), String> {
+    streams(shape)?;
+    ahead::take(shape, &shape.weights[..1], Around::Nothing)
+}
+
+fn ahead_normed(shape: &CallShape) -> Result<(), String> {
+    normed_streams(shape)?;
+    ahead::take(shape, &shape.weights[1..], Around::Norm)
+}
+
+fn ahead_gated(shape: &CallShape) -> Result<(), String> {
+    normed_streams(shape)?;
+    ahead::take(shape, &shape.weights[1..], Around::Gated)
+}
 
 fn few_rows(shape: &CallShape) -> Result<(), String> {
     let rows = shape.inputs[0].rows;
