@@ -72,6 +72,16 @@ pub(crate) enum Solution {
 }
 
 impl Solution {
+    /// What to add where a name is unknown: the lab is a file that is edited, and names in it are a built program's.
+    pub(crate) fn unbuilt(self) -> &'static str {
+        match self {
+            Solution::Hourglass => "; those of your lab are known with --solution lab",
+            Solution::Lab => {
+                "; what was added to the lab since is known once the program is built again (`cargo build --release`)"
+            }
+        }
+    }
+
     pub(crate) fn registry(self) -> ops::Registry {
         match self {
             Solution::Hourglass => ops::Registry::standard(),
@@ -208,7 +218,9 @@ impl MachineArgs {
     /// An unknown or retired checkpoint, an unknown feature, a number out of range.
     pub(crate) fn options(&self, flag: &str, checkpoint: &str) -> Result<LoadOptions> {
         let (device, registry) = (self.device.open()?, self.registry()?);
-        let checkpoint = registry.checkpoint(checkpoint).map_err(|why| usage(format!("{flag}: {why}")))?;
+        let checkpoint = registry
+            .checkpoint(checkpoint)
+            .map_err(|why| usage(format!("{flag}: {why}{}", self.solution.unbuilt())))?;
         let mut options = LoadOptions::new(checkpoint);
         options.cancelled = interrupt::flag();
         options.registry = registry;

@@ -94,8 +94,11 @@ pub(super) fn run(context: &Context, args: &Args) -> Result<ExitCode> {
         format!("Next: make the change, measure again, and `hourglass decide close {} RECORD...`", entry.id)
     } else {
         format!(
-            "Next: hourglass bench --variant {} --variant {} --json-output after.json, then hourglass decide close {} after.json",
-            opening.baseline, opening.candidate, entry.id
+            "Next: hourglass bench --variant {} --variant {}{} --json-output after.json, then hourglass decide close {} after.json",
+            opening.baseline,
+            opening.candidate,
+            as_flags(&opening),
+            entry.id
         )
     };
     text += &paragraph("", &next, "  ");
@@ -144,4 +147,24 @@ fn opening(context: &Context, draft: Draft) -> Result<Opening> {
         target,
         evidence,
     })
+}
+
+/// What makes a `bench` of the decision's sides clock its request: the request's shape, and the lab where ours has no such rung.
+fn as_flags(opening: &Opening) -> String {
+    let request = opening.workloads.iter().find(|opened| opened.workload.phase == record::Phase::Request);
+    let shape = request.map_or_else(String::new, |opened| {
+        let workload = &opened.workload;
+        format!(
+            " --model {} --input-len {} --output-len {} --prefill-logits {} --seed {}",
+            workload.model,
+            workload.context_tokens,
+            workload.output_tokens,
+            workload.logits.name(),
+            workload.seed
+        )
+    });
+    let ours = ops::Registry::standard();
+    let known = [&opening.baseline, &opening.candidate].iter().all(|name| ours.checkpoint(name).is_ok());
+    let lab = !known && crate::load::Solution::Lab.registry().checkpoint(&opening.candidate).is_ok();
+    format!("{}{shape}", if lab { " --solution lab" } else { "" })
 }

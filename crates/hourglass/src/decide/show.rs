@@ -70,7 +70,11 @@ pub(super) fn one(context: &Context, id: &str) -> Result<ExitCode> {
         output::print_json(&shown)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut text = format!("{} ({}, {})\n", entry.id, entry.body.name(), entry.created);
+    let state = match (&entry.body, &closed) {
+        (Body::Open(_), Some(_)) => "opened, and closed since",
+        (body, _) => body.name(),
+    };
+    let mut text = format!("{} ({state}, {})\n", entry.id, entry.created);
     match &entry.body {
         Body::Open(opening) => opened(&mut text, opening),
         Body::Close(own) => closing(&mut text, own),

@@ -20,6 +20,10 @@ pub struct Shape {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JudgeError {
     #[error(
+        "{file} was there when the decision was opened, and is no test of '{candidate}'; measure both again, and close with that"
+    )]
+    Known { file: String, candidate: String },
+    #[error(
         "{file} was measured at {created}, before the decision was opened at {opened}: rules that were made with the result \
          in view prove nothing; measure again"
     )]
@@ -204,11 +208,18 @@ fn sides<'a>(opening: &Opening, records: &'a Collection) -> Result<(Side<'a>, Si
     }
     // What the decision was opened with is known to whoever opened it: it is no test of the candidate.
     let known = |evidence: &EvidenceRef| opening.evidence.iter().any(|own| own.sha256() == evidence.sha256());
+    let of_after =
+        after.requests.iter().map(|clocked| clocked.evidence).chain(after.replays.iter().map(|own| own.evidence));
+    let one = of_after.into_iter().find(|evidence| known(evidence)).map(|evidence| evidence.file.clone());
     after.requests.retain(|clocked| !known(clocked.evidence));
     after.replays.retain(|replayed| !known(replayed.evidence));
     after.timelines.retain(|(evidence, _)| !known(evidence));
     after.captures.retain(|(evidence, _)| !known(evidence));
-    Ok((before, after))
+    let left = after.requests.len() + after.replays.len() + after.timelines.len() + after.captures.len();
+    match one {
+        Some(file) if left == 0 => Err(JudgeError::Known { file, candidate: opening.candidate.clone() }),
+        _ => Ok((before, after)),
+    }
 }
 
 fn shape_verdict(comparison: &ComparisonRecord, workload: &Workload, accept: &[Rule], reject: &[Rule]) -> ShapeVerdict {

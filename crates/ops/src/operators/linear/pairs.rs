@@ -42,7 +42,7 @@ const STREAMS: usize = 2;
 /// Bytes that each stream is prefetched ahead. Measured: 512, 1,024 and 2,048 are alike.
 const AHEAD: usize = 1024;
 /// Fewest rows of `matvec` whose products take longer than the bytes of W.
-const LEAST_ROWS: usize = 5;
+const LEAST_ROWS: usize = 8;
 
 /// Whether row `row` of a tile multiplies pairs: about three of five rows, evenly spread, so that additions take as long as products.
 const fn is_paired(row: usize, rows: usize) -> bool {
@@ -114,7 +114,7 @@ unsafe fn matvec<const FORMAT: u8>(i: &Invocation<'_>, operands: &Operands<'_>) 
                 }
             };
         }
-        rows!(5 6 7 8);
+        rows!(8);
     }
 }
 
