@@ -421,7 +421,8 @@ fn follow(document: &Path, mine: &str) -> usize {
                 std::fs::create_dir(place.path(folder)).unwrap();
                 continue;
             }
-            let rest = command.strip_prefix("cargo run --release -- ").or_else(|| command.strip_prefix("hourglass "));
+            let programs = ["cargo run --release -- ", "target/release/hourglass ", "hourglass "];
+            let rest = programs.iter().find_map(|program| command.strip_prefix(program));
             let Some(rest) = rest else {
                 assert_eq!(command, "cargo test --release -p hourglass-lab");
                 continue;
@@ -487,7 +488,7 @@ fn the_walks_code_is_what_its_commands_write() {
     let place = Place::new();
     let file = copy_lab(&place);
     let commands = blocks(&document, "sh").into_iter().flat_map(str::lines);
-    let new: Vec<_> = commands.filter_map(|line| line.strip_prefix("cargo run --release -- new ")).collect();
+    let new: Vec<_> = commands.filter_map(|line| line.strip_prefix("target/release/hourglass new ")).collect();
     assert_eq!(new.len(), 2);
     for command in new {
         let words = quoted_words(command);
