@@ -123,10 +123,7 @@ unsafe fn matvec<const FORMAT: u8>(i: &Invocation<'_>, operands: &Operands<'_>) 
 /// # Safety
 /// - As for [`matvec`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn words_of<const FORMAT: u8>(
-    operands: &Operands<'_>,
-    scratch: &mut [u8],
-) -> Words {
+unsafe fn words_of<const FORMAT: u8>(operands: &Operands<'_>, scratch: &mut [u8]) -> Words {
     let x = &operands.x;
     assert!(x.dtype == DType::BF16, "`supports` admits bfloat16 rows");
     // SAFETY: x is bfloat16 (asserted); the group divides the columns (`Operands::of`) and is a multiple of 32 or 16
@@ -140,9 +137,7 @@ unsafe fn words_of<const FORMAT: u8>(
 fn words_of_codes<const FORMAT: u8>(codes: __m512i, pair: usize) -> (__m512i, __m512i) {
     let nibbles = _mm512_set1_epi16(15);
     match (is_affine4(FORMAT), pair) {
-        (true, 0) => {
-            (_mm512_and_si512(codes, nibbles), _mm512_and_si512(_mm512_srli_epi16::<4>(codes), nibbles))
-        }
+        (true, 0) => (_mm512_and_si512(codes, nibbles), _mm512_and_si512(_mm512_srli_epi16::<4>(codes), nibbles)),
         (true, _) => (_mm512_and_si512(_mm512_srli_epi16::<8>(codes), nibbles), _mm512_srli_epi16::<12>(codes)),
         (false, _) => (_mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(codes)), _mm512_srai_epi16::<8>(codes)),
     }

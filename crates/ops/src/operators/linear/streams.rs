@@ -18,7 +18,8 @@ use std::arch::x86_64::*;
 
 const FEATURES: &[Feature] =
     &[Feature::Avx512f, Feature::Avx512bw, Feature::Avx512vl, Feature::Avx512dq, Feature::Avx512vnni];
-pub(super) const REASON: &str = "one bfloat16 rounding of the output; activations are exact to 2^-16 of their group's largest";
+pub(super) const REASON: &str =
+    "one bfloat16 rounding of the output; activations are exact to 2^-16 of their group's largest";
 
 pub(crate) static MATVEC_AVX512_VNNI: Kernel = kernel! {
     operator: "linear", name: "matvec", isa: "avx512-vnni", features: FEATURES, supports: few_rows, scratch: scratch,

@@ -149,8 +149,7 @@ mod tests {
     }
 
     fn check<const FORMAT: u8>(fill: Fill, group: usize) {
-        let needed =
-            [Feature::Avx512f, Feature::Avx512bw, Feature::Avx512vl, Feature::Avx512dq, Feature::Avx512vnni];
+        let needed = [Feature::Avx512f, Feature::Avx512bw, Feature::Avx512vl, Feature::Avx512dq, Feature::Avx512vnni];
         let missing = Features::of(&needed).missing_from(Features::detect());
         if !missing.is_empty() {
             println!("skipped: needs {missing}");
@@ -176,7 +175,10 @@ mod tests {
                 let both = word(line, n);
                 let t = i64::from(if half == 0 { both as i16 } else { (both >> 16) as i16 });
                 let wanted = f64::from(crate::bits::bf16_to_f32(x[row * COLS + g * group + k]));
-                assert!((t as f64 * step - wanted).abs() <= step / 2.0, "{fill:?}, column {k}: {t} * {step} for {wanted}");
+                assert!(
+                    (t as f64 * step - wanted).abs() <= step / 2.0,
+                    "{fill:?}, column {k}: {t} * {step} for {wanted}"
+                );
                 assert!(t.abs() <= 32_639, "{t} leaves no room for a code");
                 sum += t;
                 if n % 2 == 0 {
