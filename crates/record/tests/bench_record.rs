@@ -176,6 +176,7 @@ fn tampering_and_other_kinds_are_noticed() {
         (|r| r["arms"][1]["summary"][0]["median"]["value"] = json!(99.0), "checks"),
         (|r| r["samples"][2]["arm"] = json!(0), "checks"),
         (|r| r["samples"][0]["outcome"]["measured"]["clock"]["token_seconds"][1] = json!(9.0), "checks"),
+        (|r| r["comparisons"][0]["ratio"]["value"] = json!(2.0), "the comparisons"),
         (|r| r["void"] = json!(true), "checks"),
         (|r| r["schema"] = json!("find/2"), "a bench/1 record was expected"),
         (|r| r["schema"] = json!("bench/9"), "not known to this build"),

@@ -16,7 +16,6 @@ use super::matvec::few_rows;
 use super::streams::{FIRST_PIECES, REASON, Sweep};
 use super::vector::{for_format, header, header_bytes, is_affine4, lockstep};
 use super::words::{self, Finish, Words};
-use crate::ladder::MATVEC_MAX_ROWS;
 use crate::operator::CallShape;
 use crate::weight::{LANES, LINE};
 use crate::{DType, Feature, Invocation, Kernel, kernel};
@@ -32,7 +31,7 @@ const FEATURES: &[Feature] = &[
 ];
 
 pub(crate) static MATVEC: Kernel = kernel! {
-    operator: "linear", name: "matvec", isa: "avx512-vnni-pairs", features: FEATURES, supports: several_rows,
+    operator: "linear", name: "matvec", isa: "avx512-vnni-pairs", features: FEATURES, supports: eight_rows,
     scratch: scratch, ahead: |i, piece| ahead(i, STREAMS, piece),
     nmse: 6e-6, because: REASON, run: run_matvec,
 };
@@ -41,22 +40,20 @@ pub(crate) static MATVEC: Kernel = kernel! {
 const STREAMS: usize = 2;
 /// Bytes that each stream is prefetched ahead. Measured: 512, 1,024 and 2,048 are alike.
 const AHEAD: usize = 1024;
-/// Fewest rows of `matvec` whose products take longer than the bytes of W.
-const LEAST_ROWS: usize = 8;
+/// Rows at which it was seen to win: at five and six some formats lost, and seven were not measured.
+const ROWS: usize = 8;
 
-/// Whether row `row` of a tile multiplies pairs: about three of five rows, evenly spread, so that additions take as long as products.
-const fn is_paired(row: usize, rows: usize) -> bool {
-    let paired = (3 * rows + 1) / 5;
-    row * paired % rows < paired
+/// Whether row `row` of a tile multiplies pairs: five of the eight, evenly spread, so that additions take as long as products.
+const fn is_paired(row: usize) -> bool {
+    row * 5 % ROWS < 5
 }
 
-fn several_rows(shape: &CallShape) -> Result<(), String> {
+fn eight_rows(shape: &CallShape) -> Result<(), String> {
     few_rows(shape)?;
-    let rows = shape.inputs[0].rows;
-    if rows >= LEAST_ROWS {
-        return Ok(());
+    match shape.inputs[0].rows {
+        ROWS => Ok(()),
+        rows => Err(format!("is for {ROWS} rows, found {rows}")),
     }
-    Err(format!("is for {LEAST_ROWS} to {MATVEC_MAX_ROWS} rows, found {rows}"))
 }
 
 fn scratch(shape: &CallShape) -> usize {
@@ -84,7 +81,6 @@ fn run_matvec(i: &Invocation<'_>) {
 /// - The processor has the kernel's features; operands are what `supports` admits, of the format of `FORMAT`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn matvec<const FORMAT: u8>(i: &Invocation<'_>, operands: &Operands<'_>) {
-    let rows = operands.x.rows;
     let sweep = Sweep::of(operands);
     if i.fetches_ahead() {
         (0..FIRST_PIECES).for_each(|piece| {
@@ -97,24 +93,14 @@ unsafe fn matvec<const FORMAT: u8>(i: &Invocation<'_>, operands: &Operands<'_>) 
     let x = unsafe { words_of::<FORMAT>(operands, scratch) };
     for blocks in i.portions(operands.w.rows.div_ceil(LANES), 4) {
         let (length, rest) = lockstep(&blocks, STREAMS);
-        macro_rules! rows {
-            ($($rows:literal)+) => {
-                match rows {
-                    $($rows => {
-                        for block in blocks.start..blocks.start + length {
-                            // SAFETY: the worker's blocks; the words are of all rows.
-                            unsafe { sweep.paired_blocks::<FORMAT, $rows, STREAMS>(block, length, x) };
-                        }
-                        for block in rest {
-                            // SAFETY: as above.
-                            unsafe { sweep.paired_blocks::<FORMAT, $rows, 1>(block, 0, x) };
-                        }
-                    })+
-                    other => unreachable!("`supports` admits {LEAST_ROWS} to {MATVEC_MAX_ROWS} rows, not {other}"),
-                }
-            };
+        for block in blocks.start..blocks.start + length {
+            // SAFETY: the worker's blocks; the words are of all rows.
+            unsafe { sweep.paired_blocks::<FORMAT, STREAMS>(block, length, x) };
         }
-        rows!(8);
+        for block in rest {
+            // SAFETY: as above.
+            unsafe { sweep.paired_blocks::<FORMAT, 1>(block, 0, x) };
+        }
     }
 }
 
@@ -165,7 +151,7 @@ macro_rules! each_row {
     ($n:ident => $body:block) => { each_row!(@ $n $body 0 1 2 3 4 5 6 7) };
     (@ $n:ident $body:block $($row:literal)+) => { $({
         const $n: usize = $row;
-        if $n < ROWS $body
+        $body
     })+ };
 }
 
@@ -175,24 +161,19 @@ impl Sweep {
     /// # Safety
     /// - The blocks exist and are this worker's; the words are of `ROWS` rows, of W's columns and format.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-    unsafe fn paired_blocks<const FORMAT: u8, const ROWS: usize, const STREAMS: usize>(
-        &self,
-        first: usize,
-        step: usize,
-        x: Words,
-    ) {
+    unsafe fn paired_blocks<const FORMAT: u8, const STREAMS: usize>(&self, first: usize, step: usize, x: Words) {
         let pairs = if is_affine4(FORMAT) { 2 } else { 1 };
         let starts: [*const u8; STREAMS] =
             std::array::from_fn(|stream| self.w.wrapping_add((first + stream * step) * self.row_block_bytes));
         let Words { pairs: mut x, mut finish } = x;
-        let mut sums = [[_mm512_setzero_ps(); MATVEC_MAX_ROWS]; STREAMS];
+        let mut sums = [[_mm512_setzero_ps(); ROWS]; STREAMS];
         let mut offset = 0;
         for _ in 0..self.groups {
             // Of `(p + b) (q + a) - p q` where rows are paired, of `a p + b q` elsewhere; and Σ a b.
-            let mut whole = [[_mm512_setzero_si512(); MATVEC_MAX_ROWS]; STREAMS];
+            let mut whole = [[_mm512_setzero_si512(); ROWS]; STREAMS];
             let mut of_codes = [_mm512_setzero_si512(); STREAMS];
             each_row!(N => {
-                if is_paired(N, ROWS) {
+                if is_paired(N) {
                     // SAFETY: `convert` wrote one for every group and row.
                     let undo = _mm512_set1_epi32(unsafe { (*finish.add(N)).undo });
                     for stream in 0..STREAMS {
@@ -225,7 +206,7 @@ impl Sweep {
                             let (p, q) = (word(0), word(1));
                             for stream in 0..STREAMS {
                                 let (a, b, sum) = (a[stream], b[stream], &mut whole[stream][N]);
-                                *sum = if is_paired(N, ROWS) {
+                                *sum = if is_paired(N) {
                                     multiply_add(*sum, _mm512_add_epi16(p, b), _mm512_add_epi16(q, a))
                                 } else {
                                     multiply_add(multiply_add(*sum, a, p), b, q)
@@ -248,7 +229,7 @@ impl Sweep {
                     // SAFETY: as above.
                     let Finish { step, total, .. } = unsafe { *finish.add(N) };
                     let mut exact = whole[stream][N];
-                    if is_paired(N, ROWS) {
+                    if is_paired(N) {
                         exact = _mm512_sub_epi32(exact, of_codes[stream]);
                     }
                     let sum = &mut sums[stream][N];
