@@ -136,7 +136,7 @@ pub(crate) struct MachineArgs {
     /// Worker threads [default: every processor]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
-    /// Pin each worker to a processor
+    /// Pin each worker to a processor; each part of the weights then lies in the memory near the worker that reads it
     #[arg(long)]
     pub(crate) pin: bool,
     /// Allow F16 and F32 weights to be rounded to BF16 where the checkpoint holds BF16

@@ -28,6 +28,7 @@ use serde_json::Value;
 use crate::failure::usage;
 use crate::output;
 use crate::store::Store;
+use entry::State;
 use select::select;
 
 #[derive(clap::Args)]
@@ -109,6 +110,10 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
                 output::print_json(&Whole { entry: &selected.entry, record: &record })?;
             } else {
                 output::print(show_text(&selected)?.as_bytes())?;
+            }
+            // It is shown all the same, with the reason above it.
+            if selected.entry.state == State::Unreadable {
+                return Ok(ExitCode::FAILURE);
             }
         }
         What::Export { records, format, out } => export(&args, &store, records, format.as_deref(), out.as_deref())?,

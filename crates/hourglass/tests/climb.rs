@@ -123,6 +123,14 @@ fn every_step_has_its_records_and_half_a_step_is_done_again() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--resume: needs --climb"));
 
+    // One climb at a time in a folder.
+    let held = std::fs::File::open(&folder).unwrap();
+    held.lock().unwrap();
+    let output = climb(here.path(), &["--resume", "climb"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("another climb is at work"));
+    held.unlock().unwrap();
+
     // Another request's steps could not be compared with these.
     let output = climb(here.path(), &["--resume", "climb", "--seed", "4"]);
     let message = String::from_utf8_lossy(&output.stderr);

@@ -283,6 +283,9 @@ fn a_decision_is_opened_judged_and_kept() {
     std::fs::write(&path, edited).unwrap();
     let error = place.refused(&["decide", "verify"], 1);
     assert!(error.contains("line 1 was changed"), "{error}");
+    let told = place.run(&["decide", "verify", "--json"]);
+    let told: serde_json::Value = serde_json::from_slice(&told.stdout).unwrap();
+    assert!(told["error"].as_str().unwrap().contains("line 1 was changed"), "{told}");
     assert!(place.refused(&["decide", "note", &kept, "more"], 1).contains("line 1"), "nothing is added to it either");
     let lines: Vec<&[u8]> = bytes.split_inclusive(|byte| *byte == b'\n').collect();
     std::fs::write(&path, lines[..4].concat()).unwrap();

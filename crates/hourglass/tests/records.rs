@@ -100,6 +100,12 @@ fn the_list_has_every_file_and_hides_none() {
     let reason = of("runs/a/changed.json")["reason"].as_str().unwrap().to_owned();
     assert!(reason.contains("changed after it was written"), "{reason}");
 
+    // Shown with its warning, and no success.
+    let changed = folder.path("runs/a/changed.json");
+    let shown = run(&folder.arguments(&["show", changed.to_str().unwrap()]));
+    assert_eq!(shown.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("NOT VERIFIED"));
+
     let text = folder.stdout(&["list"]);
     fits(&text);
     assert!(text.contains("cut-off.json") && text.contains("CANNOT BE READ") && text.contains("runs/a/"), "{text}");

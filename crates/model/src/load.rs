@@ -23,7 +23,7 @@ pub struct LoadOptions {
     pub registry: Registry,
     /// Worker threads, the caller's among them.
     pub threads: usize,
-    /// Pin worker n to the n-th allowed processor.
+    /// Pin worker n to the n-th allowed processor, and place the weights that it reads near it.
     pub pin: bool,
     /// Instruction-set features that kernels may use.
     pub features: Features,
@@ -95,7 +95,8 @@ pub(crate) fn load(files: &ModelFiles, checkpoint: &Resolved, options: &LoadOpti
             }
         })
         .collect();
-    let weights = Weights::pack(&requests, options.threads, &options.cancelled).map_err(|error| match error {
+    let pack = if options.pin { Weights::pack_near_workers } else { Weights::pack };
+    let weights = pack(&requests, options.threads, &options.cancelled).map_err(|error| match error {
         ops::PackError::Cancelled => Error::Interrupted,
         other => Error::Pack(other),
     })?;

@@ -31,6 +31,12 @@ pub struct Invocation<'a> {
     pub(crate) queue: Option<&'a dyn Any>,
 }
 
+/// What is `worker`'s of `items` that all workers share evenly.
+pub(crate) fn portion(items: usize, worker: usize, workers: usize) -> Range<usize> {
+    let start = |worker: usize| (items as u128 * worker as u128 / workers as u128) as usize;
+    start(worker)..start(worker + 1)
+}
+
 /// See [`Invocation::portions`].
 pub struct Portions<'a> {
     own: Option<Range<usize>>,
@@ -190,8 +196,7 @@ impl<'a> Invocation<'a> {
 
     /// This worker's part of `items`, as a contiguous range; parts differ by at most one item.
     pub fn share(&self, items: usize) -> Range<usize> {
-        let part = |worker: usize| (items as u128 * worker as u128 / self.workers as u128) as usize;
-        part(self.worker)..part(self.worker + 1)
+        portion(items, self.worker, self.workers)
     }
 
     /// This worker's parts of `items`, one after another: its [`share`](Invocation::share), or, where the pace is guided, its

@@ -206,6 +206,34 @@ pub fn check(
     Ok(Outcome::Passed { nmse: worst })
 }
 
+/// Whether two kernels give the same bits on `case`, with operands from `seed` and one worker; or why one of them does not run:
+/// the shape, or what this machine lacks.
+///
+/// # Errors
+/// A kernel that fails.
+pub fn same_bits(
+    operator: &'static dyn Operator,
+    kernels: [&'static Kernel; 2],
+    case: &Case,
+    seed: u64,
+) -> Result<Result<bool, String>, String> {
+    for kernel in kernels {
+        let missing = kernel.features.missing_from(Features::detect());
+        if !missing.is_empty() {
+            return Ok(Err(format!("this processor has no {missing}")));
+        }
+        if let Err(reason) = (kernel.supports)(&case.shape()) {
+            return Ok(Err(reason));
+        }
+    }
+    let concrete = Concrete::new(operator, case, seed, false);
+    let (one, other) = (concrete.run(kernels[0], 1)?, concrete.run(kernels[1], 1)?);
+    let bits = |results: &[(&str, Vec<f32>)]| -> Vec<u32> {
+        results.iter().flat_map(|(_, values)| values.iter().map(|value| value.to_bits())).collect()
+    };
+    Ok(Ok(bits(&one) == bits(&other)))
+}
+
 /// The largest [`nmse`] over the named results, which must be within the kernel's tolerance.
 fn compare(got: &[(&str, Vec<f32>)], want: &[(&str, Vec<f32>)], kernel: &Kernel) -> Result<f64, String> {
     let mut worst = 0.0f64;

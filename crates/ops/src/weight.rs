@@ -1,5 +1,5 @@
 //! Packed weights: one layout per format, one copy in memory, shared by every kernel that accepts the format.
-//! Not here: reading files, and arithmetic on packed weights. Unsafe code is in `packing.rs` alone, which writes the bytes.
+//! Not here: reading files, and arithmetic on packed weights. Unsafe code is in `packing.rs`, which writes the bytes, and in `near.rs`, which places them.
 //!
 //! Layouts (`lane` n is row n of a block of 16 rows; a line is 64 bytes, 16 lanes of 4 bytes; rows are padded to 16):
 //! - [`WeightFormat::F32`]: row-major, no padding. Vectors, and every matrix of `reference`.
@@ -12,12 +12,14 @@
 //!
 //! Blocks of a row block follow each other by column group, row blocks by row: a row block is one stream.
 
+mod near;
 mod packing;
 
 use crate::arena::Arena;
 use crate::bits::{bf16_to_f32, f32_to_bf16};
 use crate::device::Device;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
@@ -180,6 +182,17 @@ struct Entry {
     start: usize,
 }
 
+impl Entry {
+    /// The bytes of the arena that hold these row blocks.
+    fn bytes_of(&self, blocks: Range<usize>) -> Range<usize> {
+        let byte = |block: usize| match self.format {
+            WeightFormat::F32 => self.start + self.rows.min(block * LANES) * self.cols * 4,
+            _ => self.start + block * self.format.row_block_bytes(self.cols),
+        };
+        byte(blocks.start)..byte(blocks.end)
+    }
+}
+
 /// Address and shape of a packed weight, wherever it lies.
 pub(crate) struct Located {
     pub(crate) start: *const u8,
@@ -206,6 +219,29 @@ impl Weights {
     /// The first value that is not finite or not exactly representable, a group that does not divide the columns, memory or
     /// threads that the system refuses, or `cancelled`.
     pub fn pack(requests: &[WeightRequest<'_>], threads: usize, cancelled: &AtomicBool) -> Result<Weights, PackError> {
+        let weights = Weights::reserve(requests)?;
+        weights.fill(requests, threads, cancelled)?;
+        Ok(weights)
+    }
+
+    /// The same for as many workers that are pinned: each row block lies in the memory near the one that reads it.
+    ///
+    /// # Errors
+    /// As [`Weights::pack`].
+    pub fn pack_near_workers(
+        requests: &[WeightRequest<'_>],
+        threads: usize,
+        cancelled: &AtomicBool,
+    ) -> Result<Weights, PackError> {
+        let weights = Weights::reserve(requests)?;
+        near::touch(&weights.arena, &weights.entries, threads)
+            .map_err(|source| PackError::Threads { threads, source })?;
+        weights.fill(requests, threads, cancelled)?;
+        Ok(weights)
+    }
+
+    /// Room for all of them, in order.
+    fn reserve(requests: &[WeightRequest<'_>]) -> Result<Weights, PackError> {
         let mut entries = Vec::with_capacity(requests.len());
         let mut by_name = HashMap::with_capacity(requests.len());
         let mut total = 0usize;
@@ -217,9 +253,7 @@ impl Weights {
             total += request.format.packed_bytes(rows, cols).next_multiple_of(LINE);
         }
         let arena = Arena::new(total).map_err(|source| PackError::Memory { bytes: total, source })?;
-        let weights = Weights { arena, entries, by_name };
-        weights.fill(requests, threads, cancelled)?;
-        Ok(weights)
+        Ok(Weights { arena, entries, by_name })
     }
 
     fn fill(&self, requests: &[WeightRequest<'_>], threads: usize, cancelled: &AtomicBool) -> Result<(), PackError> {
@@ -241,8 +275,7 @@ impl Weights {
                 }
                 let entry = &self.entries[index];
                 for block in first..first + count {
-                    let out =
-                        packing::block_bytes(&self.arena, entry.format, entry.start, entry.rows, entry.cols, block);
+                    let out = packing::block_bytes(&self.arena, entry.bytes_of(block..block + 1));
                     rows.pack(&requests[index], block, out)?;
                 }
                 if left[index].fetch_sub(count, Relaxed) == count {
@@ -485,5 +518,8 @@ mod tests {
             weights.get("w").expect("present").bytes.to_vec()
         };
         assert_eq!(pack(1_000_000), pack(0));
+        let request = WeightRequest { name: "w".into(), format: WeightFormat::F32, source: &source, may_round: false };
+        let near = Weights::pack_near_workers(&[request], 3, &AtomicBool::new(false)).expect("packs");
+        assert_eq!(pack(1), near.get("w").expect("present").bytes);
     }
 }

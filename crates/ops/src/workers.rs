@@ -287,11 +287,11 @@ mod futex {
     }
 }
 
-mod affinity {
+pub(crate) mod affinity {
     use std::io;
 
     /// The processors that the calling thread may use.
-    pub(super) fn allowed() -> io::Result<Vec<usize>> {
+    pub(crate) fn allowed() -> io::Result<Vec<usize>> {
         // SAFETY: cpu_set_t is plain data for which zero is the empty set.
         let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
         // SAFETY: a set of the right size for the calling thread (0).
@@ -303,7 +303,7 @@ mod affinity {
     }
 
     /// Pins the calling thread to one processor of [`allowed`].
-    pub(super) fn pin(processor: usize) -> io::Result<()> {
+    pub(crate) fn pin(processor: usize) -> io::Result<()> {
         // SAFETY: as above.
         let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
         // SAFETY: the index came from `allowed`, so it is below CPU_SETSIZE.

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use ops::testing::{Outcome, check, hold_on_random_shapes};
+use ops::testing::{Draw, Outcome, check, hold_on_random_shapes, same_bits};
 use ops::{Features, Registry};
 
 // Two tests, so that two cores share them.
@@ -73,4 +73,29 @@ fn every_kernel_holds(of: impl Fn(&str) -> bool) {
         }
     }
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// What `matvec/avx512-vnni-pairs` says of itself: its sums are exact, so they are those of two byte planes.
+#[test]
+fn products_in_pairs_are_those_of_two_planes_bit_by_bit() {
+    let registry = Registry::standard();
+    let linear = *registry.operators().iter().find(|operator| operator.name() == "linear").unwrap();
+    let named = |label: &str| registry.kernels(linear).find(|kernel| kernel.label() == label).unwrap();
+    let kernels = [named("matvec/avx512-vnni"), named("matvec/avx512-vnni-pairs")];
+    let drawn = (0..2000).map(|draw| linear.random_case(&mut Draw::new(draw, Draw::SIZE)));
+    let (mut compared, mut why) = (0, String::new());
+    for (seed, case) in linear.cases().into_iter().chain(drawn).enumerate() {
+        match same_bits(linear, kernels, &case, seed as u64).unwrap() {
+            Ok(same) => {
+                assert!(same, "{}: different bits", case.label);
+                compared += 1;
+            }
+            Err(reason) => why = reason,
+        }
+    }
+    if kernels.iter().all(|kernel| kernel.features.missing_from(Features::detect()).is_empty()) {
+        assert!(compared >= 10, "only {compared} cases have eight rows");
+    } else {
+        println!("skipped: {why}");
+    }
 }

@@ -139,49 +139,100 @@ fn words(against: Against) -> String {
 fn request_row(verbs: &Verbs, row: &Row, request: &Request) -> Result<Outcome> {
     let threads =
         request.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |count| count.get() as u64));
-    let peers: Vec<&str> = row
-        .bars
+    let middle = request.input_len + request.output_len / 2;
+    let decodes = request.metric == record::bench::Metric::Decode;
+    let plan = verbs.wiring(row.id, request, if decodes { middle } else { request.input_len })?;
+    let (reads, others): (Vec<&Bar>, Vec<&Bar>) = row.bars.iter().partition(|bar| bar.against == Against::Read);
+    let mut outcome = Outcome::default();
+    if let [bar] = reads[..] {
+        beside_reads(verbs, row, request, threads, &plan, bar, &mut outcome)?;
+    }
+    if !others.is_empty() {
+        beside_peers(verbs, row, request, threads, &plan, &others, &mut outcome)?;
+    }
+    Ok(outcome)
+}
+
+impl Outcome {
+    fn add_engines(&mut self, bench: &BenchRecord) {
+        self.engines.extend(bench.arms.iter().filter_map(|arm| arm.engine.known().cloned()));
+        let host = &bench.host;
+        let model = host.cpu_model.known().map_or("unknown processor", String::as_str);
+        self.machine = Some(format!("{model}, {} processors; {}", host.processors, bench.created));
+    }
+}
+
+fn shown(rate: Spread) -> String {
+    format!("{} tok/s ±{:.0} %", number(rate.median), 50.0 * (rate.high - rate.low) / rate.median)
+}
+
+/// Requests and readings of the bandwidth in turn: memory that many share is faster in one minute than in the next, so each
+/// request is held against the readings just before and after it.
+fn beside_reads(
+    verbs: &Verbs,
+    row: &Row,
+    request: &Request,
+    threads: u64,
+    plan: &WiringPlan,
+    bar: &Bar,
+    outcome: &mut Outcome,
+) -> Result<()> {
+    let step =
+        plan.passes.iter().find(|pass| pass.workload.phase == record::Phase::Decode).context("no decode step")?;
+    let bytes = step.bytes_read as f64;
+    let read = |turn: usize| -> Result<f64> {
+        let ceilings = verbs.ceilings(&format!("{}.{turn}", row.id), threads, 2)?;
+        Spread::of(&read_rates(&[ceilings], threads)).map(|read| read.median).context("no bandwidth was measured")
+    };
+    let (mut rates, mut ratios, mut reads) = (Vec::new(), Vec::new(), vec![read(0)?]);
+    for turn in 1..=verbs.repeats() {
+        let bench = verbs.bench(&format!("{}.{turn}", row.id), request, &[], 1)?;
+        let rate = Spread::of(&bench.values(0, request.metric)).context("our own sample does not count")?.median;
+        reads.push(read(turn)?);
+        rates.push(rate);
+        ratios.push(rate * bytes / 1e9 / ((reads[turn - 1] + reads[turn]) / 2.0));
+        if turn == 1 {
+            outcome.add_engines(&bench);
+        }
+    }
+    let (ours, ratio) = Spread::of(&rates).zip(Spread::of(&ratios)).context("no samples")?;
+    let read = Spread::of(&reads).context("no readings")?;
+    let against =
+        format!("{:.1} MB at {:.1} GB/s ({:.1} to {:.1}), read in turn", bytes / 1e6, read.median, read.low, read.high);
+    outcome.lines.push(line(row, bar, &shown(ours), (against, Ok(ratio)), ""));
+    Ok(())
+}
+
+/// One alternated run with the peers, the machine's ceilings before and after it.
+fn beside_peers(
+    verbs: &Verbs,
+    row: &Row,
+    request: &Request,
+    threads: u64,
+    plan: &WiringPlan,
+    bars: &[&Bar],
+    outcome: &mut Outcome,
+) -> Result<()> {
+    let peers: Vec<&str> = bars
         .iter()
         .filter_map(|bar| if let Against::Peers(names) = bar.against { Some(names) } else { None })
         .flatten()
         .copied()
         .collect();
-    let middle = request.input_len + request.output_len / 2;
-    let decodes = request.metric == record::bench::Metric::Decode;
-    let plan = verbs.wiring(row.id, request, if decodes { middle } else { request.input_len })?;
-    let before = verbs.ceilings(&format!("{}.before", row.id), threads)?;
-    let bench = verbs.bench(row.id, request, &peers)?;
-    let ceilings = [before, verbs.ceilings(&format!("{}.after", row.id), threads)?];
-    let samples = bench.values(0, request.metric);
-    let ours = Spread::of(&samples).context("none of our own samples counts")?;
-    let shown = format!("{} tok/s ±{:.0} %", number(ours.median), 50.0 * (ours.high - ours.low) / ours.median);
-    let floor = floor(&ceilings, threads, &plan, request, ours);
-    let lines = row.bars.iter().map(|bar| {
+    let before = verbs.ceilings(&format!("{}.before", row.id), threads, 5)?;
+    let bench = verbs.bench(row.id, request, &peers, verbs.repeats())?;
+    let ceilings = [before, verbs.ceilings(&format!("{}.after", row.id), threads, 5)?];
+    let ours = Spread::of(&bench.values(0, request.metric)).context("none of our own samples counts")?;
+    let floor = floor(&ceilings, threads, plan, request, ours);
+    for bar in bars {
         let held = match bar.against {
             Against::Peers(names) => against_peers(&bench, names, request, ours),
-            Against::Read => against_read(&ceilings, threads, &plan, ours),
-            against => against_tiles(&ceilings, threads, &plan, request, ours, against == Against::TilesFast),
+            against => against_tiles(&ceilings, threads, plan, request, ours, against == Against::TilesFast),
         };
-        line(row, bar, &shown, held, &floor)
-    });
-    let lines = lines.collect();
-    let engines = bench.arms.iter().filter_map(|arm| arm.engine.known().cloned()).collect();
-    let host = &bench.host;
-    let model = host.cpu_model.known().map_or("unknown processor", String::as_str);
-    let machine = Some(format!("{model}, {} processors; {}", host.processors, bench.created));
-    Ok(Outcome { lines, engines, machine })
-}
-
-fn against_read(ceilings: &[Ceilings], threads: u64, plan: &WiringPlan, ours: Spread) -> Held {
-    let Some(read) = Spread::of(&read_rates(ceilings, threads)) else {
-        return (words(Against::Read), Err("the read bandwidth was not measured".into()));
-    };
-    let Some(step) = plan.passes.iter().find(|pass| pass.workload.phase == record::Phase::Decode) else {
-        return (words(Against::Read), Err("the wiring has no decode step".into()));
-    };
-    let bytes = step.bytes_read as f64;
-    let against = format!("{:.1} MB at {:.1} GB/s: {:.1} tok/s", bytes / 1e6, read.median, read.median * 1e9 / bytes);
-    (against, Ok(ours.over(read.times(1e9 / bytes))))
+        outcome.lines.push(line(row, bar, &shown(ours), held, &floor));
+    }
+    outcome.add_engines(&bench);
+    Ok(())
 }
 
 /// Operations of the projections of a prefill, per token.

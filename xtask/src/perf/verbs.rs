@@ -31,10 +31,10 @@ impl Verbs {
     }
 
     /// What this machine reads and multiplies now. What is kept for other commands stays as it is: this is a short look.
-    pub(super) fn ceilings(&self, name: &str, threads: u64) -> Result<Ceilings> {
+    pub(super) fn ceilings(&self, name: &str, threads: u64, rounds: u64) -> Result<Ceilings> {
         let path = self.folder.join(format!("{name}.ceilings.json"));
-        let (rounds, threads) = (if self.quick { "3" } else { "5" }, threads.to_string());
-        let words = ["ceilings", "--refresh", "--rounds", rounds, "--threads", &threads, "--json-output"];
+        let (rounds, threads) = (rounds.to_string(), threads.to_string());
+        let words = ["ceilings", "--refresh", "--rounds", &rounds, "--threads", &threads, "--json-output"];
         let mut words = words.map(str::to_owned).to_vec();
         words.push(path.display().to_string());
         let mut command = self.hourglass(&words);
@@ -42,8 +42,13 @@ impl Verbs {
         read(&path)
     }
 
+    /// How often a request runs: every order with its mirror image; three arms are in every place equally often after six.
+    pub(super) fn repeats(&self) -> usize {
+        if self.quick { 2 } else { 6 }
+    }
+
     /// One `bench`: our checkpoint first, then the peers.
-    pub(super) fn bench(&self, name: &str, request: &Request, peers: &[&str]) -> Result<BenchRecord> {
+    pub(super) fn bench(&self, name: &str, request: &Request, peers: &[&str], repeats: usize) -> Result<BenchRecord> {
         let path = self.folder.join(format!("{name}.bench.json"));
         let mut words: Vec<String> = vec!["bench".into(), "--variant".into(), request.checkpoint.into()];
         for peer in peers {
@@ -54,8 +59,7 @@ impl Verbs {
             ("--input-len", Some(request.input_len.to_string())),
             ("--output-len", Some(request.output_len.to_string())),
             ("--warmup", Some(request.warmup.to_string())),
-            // Every order with its mirror image; three arms are in every place equally often after six.
-            ("--repeats", Some(if self.quick { "2" } else { "6" }.to_owned())),
+            ("--repeats", Some(repeats.to_string())),
             ("--threads", request.threads.map(|threads| threads.to_string())),
             ("--features-without", request.without.map(str::to_owned)),
             ("--peers", self.peers.as_ref().map(|folder| folder.display().to_string())),

@@ -23,7 +23,15 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(context: &Context, args: &Args) -> Result<ExitCode> {
-    let ledger = context.ledger()?;
+    let ledger = match context.ledger() {
+        Ok(ledger) => ledger,
+        Err(error) => {
+            if context.json {
+                output::print_json(&json!({ "error": format!("{error:#}") }))?;
+            }
+            return Err(error);
+        }
+    };
     let verified = ledger.verified();
     if let Some(head) = &args.head {
         if head.len() < 8 || !head.bytes().all(|byte| byte.is_ascii_hexdigit()) {

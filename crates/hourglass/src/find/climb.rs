@@ -5,6 +5,7 @@
 mod decision;
 pub(crate) mod table;
 
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -81,6 +82,7 @@ pub(super) fn run(asked: Asked<'_>) -> Result<ExitCode> {
             None => Store::open_or_create(None)?.new_run("climb")?,
         },
     };
+    let _claim = claim(&directory)?;
     let shape = asked.shape;
     let request = [
         ("--input-len", shape.input_len.to_string()),
@@ -148,6 +150,22 @@ fn route(registry: &ops::Registry, from: Option<&str>, to: Option<&str>) -> Resu
                 known.join(", ")
             )))
         }
+    }
+}
+
+/// Keeps the folder to this process, until what is returned is dropped.
+///
+/// # Errors
+/// Another climb works in it.
+fn claim(directory: &Path) -> Result<File> {
+    let folder = File::open(directory).with_context(|| directory.display().to_string())?;
+    match folder.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(usage(format!(
+            "{}: another climb is at work in this folder; let it end, or begin one elsewhere with --out",
+            directory.display()
+        ))),
+        // A file system without locks: nobody can be kept out.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(folder),
     }
 }
 

@@ -116,6 +116,11 @@ fn above_the_floor(text: &mut String, replay: &Replay) {
 /// The end of the output: what these tables do not say, and what is wrong with the record.
 pub(crate) fn foot(record: &ReplayRecord) -> String {
     let mut text = String::new();
+    if record.cases.iter().flat_map(|case| &case.replay.groups).any(|row| row.floor.known().is_some()) {
+        let letters =
+            "floor is the least time that the row's bytes (m), operations (a) or calls (d) allow, whichever is most.";
+        text += &paragraph("", letters, "  ");
+    }
     if record.cases.iter().any(|case| case.replay.coverage.is_complete()) {
         for rule in [
             "Read the largest group, not the total: no real pass takes the sum of groups that were timed apart.",

@@ -5,24 +5,13 @@
 
 use super::*;
 
-/// The bytes of row block `block` (of up to 16 rows) of a weight that starts at `start` in the arena.
+/// These bytes of the arena, which are one row block's.
 #[expect(clippy::mut_from_ref, reason = "each block of the arena is written by one work item, once")]
-pub(super) fn block_bytes(
-    arena: &Arena,
-    format: WeightFormat,
-    start: usize,
-    rows: usize,
-    cols: usize,
-    block: usize,
-) -> &mut [u8] {
-    let (offset, bytes) = match format {
-        WeightFormat::F32 => (block * LANES * cols * 4, LANES.min(rows - block * LANES) * cols * 4),
-        _ => (block * format.row_block_bytes(cols), format.row_block_bytes(cols)),
-    };
-    assert!(start + offset + bytes <= arena.len(), "blocks lie within the arena");
+pub(super) fn block_bytes(arena: &Arena, bytes: Range<usize>) -> &mut [u8] {
+    assert!(bytes.end <= arena.len(), "blocks lie within the arena");
     // SAFETY: within the arena (asserted); each block of each weight is one work item's alone, so no two slices overlap,
     // and nobody reads the arena before packing ends.
-    unsafe { std::slice::from_raw_parts_mut(arena.as_mut_ptr().add(start + offset), bytes) }
+    unsafe { std::slice::from_raw_parts_mut(arena.as_mut_ptr().add(bytes.start), bytes.len()) }
 }
 
 pub(super) fn f32_slice(bytes: &[u8]) -> &[f32] {

@@ -1,12 +1,16 @@
 //! The kernels without integer tricks: packed weights as 16 lanes of f32, one column after another, in one body per kernel
 //! that is compiled for each instruction set. Here: decoding, the vector types, sums over a panel. Not here: the bodies.
 
-#![allow(unsafe_code, reason = "AVX loads and arithmetic behind a vector type; scratch as rows of lanes")]
+#![allow(
+    unsafe_code,
+    reason = "AVX loads and arithmetic behind a vector type; scratch as rows of lanes; a worker's own outputs"
+)]
 
 use super::Operands;
 use crate::Invocation;
-use crate::bits::bf16_to_f32;
+use crate::bits::{bf16_to_f32, f32_to_bf16};
 use crate::operator::CallShape;
+use crate::operators::shapes::flat_mut;
 use crate::weight::{ElementType, LANES, LINE, WeightFormat};
 
 /// One number per row of a row block.
@@ -353,14 +357,21 @@ pub(super) fn rows_from<'a, const ROWS: usize>(operands: &Operands<'a>, first: u
     rows
 }
 
-/// Writes 16 sums of one row, plus the bias, to the outputs of row block `block` that exist.
+/// Writes 16 sums of one row, plus the bias, to the outputs of row block `block` that exist; the block is the worker's own.
 #[inline(always)]
 pub(super) fn store(operands: &Operands<'_>, row: usize, block: usize, sums: &Lanes) {
     let first = block * LANES;
-    for (lane, sum) in sums.iter().enumerate().take(operands.w.rows - first) {
-        let bias = operands.bias.map_or(0.0, |bias| bias[first + lane]);
-        operands.y.set(row, first + lane, sum + bias);
+    let count = LANES.min(operands.w.rows - first);
+    let mut sums = *sums;
+    if let Some(bias) = operands.bias {
+        for (sum, bias) in sums.iter_mut().zip(&bias[first..first + count]) {
+            *sum += bias;
+        }
     }
+    let at = row * operands.y.width + first;
+    // SAFETY: row blocks are shared out, so these outputs are this worker's, and no other slice of them is alive.
+    let out = unsafe { flat_mut(&operands.y, at..at + count) };
+    out.copy_from_slice(&sums.map(f32_to_bf16)[..count]);
 }
 
 /// Scratch for the decoded columns of one group.

@@ -12,7 +12,7 @@
 //!
 //! Versions differ in how they multiply: `portable`, `avx2` and `avx512f` share one f32 body (`lanes.rs`); `avx512-bf16`
 //! multiplies bfloat16 pairs (`tiles.rs`); `avx512-vnni` and `avx2-maddubs` multiply codes with 16-bit fixed-point
-//! activations in two byte planes, exactly (`streams.rs`, `maddubs.rs`; `planes.rs`), and `avx512-vnni-pairs` with 16-bit words of
+//! activations in two byte planes, exactly (`streams.rs`, `maddubs.rs`, `maddubs_tiles.rs`; `planes.rs`), and `avx512-vnni-pairs` with 16-bit words of
 //! them and fewer products (`pairs.rs`; `words.rs`); `amx-bf16` multiplies tiles of bfloat16
 //! (`amx/`), whose emulation in plain memory (`emulated-tiles`) is held to the same cases on machines without tiles.
 //!
@@ -26,6 +26,7 @@ mod lanes;
 mod matmul;
 mod matvec;
 mod reference;
+mod unrolled;
 mod vanilla;
 
 #[cfg(target_arch = "x86_64")]
@@ -34,6 +35,8 @@ mod amx;
 mod eight_bit_vnni;
 #[cfg(target_arch = "x86_64")]
 mod maddubs;
+#[cfg(target_arch = "x86_64")]
+mod maddubs_tiles;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
 #[cfg(target_arch = "x86_64")]
@@ -134,6 +137,8 @@ pub static CPU: &[&Kernel] = &[
     &matmul::PORTABLE,
     #[cfg(target_arch = "x86_64")]
     &matmul::AVX2,
+    #[cfg(target_arch = "x86_64")]
+    &maddubs_tiles::MATMUL_AVX2,
     #[cfg(target_arch = "x86_64")]
     &matmul::AVX512F,
     #[cfg(target_arch = "x86_64")]

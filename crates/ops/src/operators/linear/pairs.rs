@@ -14,6 +14,7 @@ use super::Operands;
 use super::ahead::ahead;
 use super::matvec::few_rows;
 use super::streams::{FIRST_PIECES, REASON, Sweep};
+use super::unrolled::unrolled;
 use super::vector::{for_format, header, header_bytes, is_affine4, lockstep};
 use super::words::{self, Finish, Words};
 use crate::operator::CallShape;
@@ -72,10 +73,11 @@ fn run_matvec(i: &Invocation<'_>) {
 /// Moves W once. Of eight rows, five are paired: a line of codes takes 24 multiplications and 26 other operations, where byte
 /// planes take 32 multiplications; the floor that `replay` counts has one for each pair, 16.
 ///
-/// Outcome on one core of an AMD EPYC (Zen 4), the layers of Qwen3-0.6B at W4 g128, 8 rows, least of nine alternated rounds,
-/// beside other work: 31.1 ms, planes 33.6 (two cores, medians, four rows paired: 16.1 and 17.5). The loop alone, from the
-/// first-level cache, takes 24.7 cycles per line where planes take 31.6: what loses most of that difference was not found. As a
-/// `matmul` of tiles of ten rows it took 0.97 of the planes' time at 128 rows, and 1.02 in groups of 64, so there is none.
+/// Outcome on an AMD EPYC (Zen 4), the layers of Qwen3-0.6B at W4 g128, 8 rows, medians of 15 alternated rounds: two cores 16.5
+/// to 17.1 ms where planes take 17.9 to 18.1, one core 31.3 and 34.1. The loop has no spills and takes 24.7 cycles per line from
+/// the first-level cache, where planes take 31.6: the rest of that difference is memory, the conversion of x by every worker, and
+/// what ends a group. One stream in place of two lost it all. As a `matmul` of tiles of ten rows it took 0.97 of the planes' time
+/// at 128 rows, and 1.02 in groups of 64, so there is none.
 ///
 /// # Safety
 /// - The processor has the kernel's features; operands are what `supports` admits, of the format of `FORMAT`.
@@ -130,7 +132,8 @@ fn words_of_codes<const FORMAT: u8>(codes: __m512i, pair: usize) -> (__m512i, __
 }
 
 /// `sum + a0 b0 + a1 b1` in every lane, of words, modulo 2^32: `vpdpwssd`. Written as the instruction, because the compiler takes the
-/// intrinsic apart into a product and an addition, and additions are what these loops have enough of.
+/// intrinsic apart into a product and an addition, and additions are what these loops have enough of; and not as a pure one, which
+/// the compiler moves about until sums no longer fit the registers.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
 fn multiply_add(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
@@ -140,19 +143,10 @@ fn multiply_add(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
         std::arch::asm!(
             "vpdpwssd {sum}, {a}, {b}",
             sum = inout(zmm_reg) sum, a = in(zmm_reg) a, b = in(zmm_reg) b,
-            options(pure, nomem, nostack, preserves_flags),
+            options(nomem, nostack, preserves_flags),
         );
     }
     sum
-}
-
-/// The body for every row of a tile, with its number as a constant: what the compiler does not unroll keeps its sums in memory.
-macro_rules! each_row {
-    ($n:ident => $body:block) => { each_row!(@ $n $body 0 1 2 3 4 5 6 7) };
-    (@ $n:ident $body:block $($row:literal)+) => { $({
-        const $n: usize = $row;
-        $body
-    })+ };
 }
 
 impl Sweep {
@@ -172,7 +166,7 @@ impl Sweep {
             // Of `(p + b) (q + a) - p q` where rows are paired, of `a p + b q` elsewhere; and Σ a b.
             let mut whole = [[_mm512_setzero_si512(); ROWS]; STREAMS];
             let mut of_codes = [_mm512_setzero_si512(); STREAMS];
-            each_row!(N => {
+            unrolled!(N in 0..ROWS => {
                 if is_paired(N) {
                     // SAFETY: `convert` wrote one for every group and row.
                     let undo = _mm512_set1_epi32(unsafe { (*finish.add(N)).undo });
@@ -200,7 +194,7 @@ impl Sweep {
                             (a[stream], b[stream]) = words_of_codes::<FORMAT>(codes[stream], $pair);
                             of_codes[stream] = multiply_add(of_codes[stream], a[stream], b[stream]);
                         }
-                        each_row!(N => {
+                        unrolled!(N in 0..ROWS => {
                             // SAFETY: the words of this line and row, which `convert` wrote.
                             let word = |w: usize| unsafe { _mm512_set1_epi32(*x.add((N * pairs + $pair) * 2 + w)) };
                             let (p, q) = (word(0), word(1));
@@ -225,7 +219,7 @@ impl Sweep {
             for stream in 0..STREAMS {
                 // SAFETY: the group's block of the stream's row block.
                 let (scales, biases) = unsafe { header::<FORMAT>(starts[stream].wrapping_add(offset)) };
-                each_row!(N => {
+                unrolled!(N in 0..ROWS => {
                     // SAFETY: as above.
                     let Finish { step, total, .. } = unsafe { *finish.add(N) };
                     let mut exact = whole[stream][N];
@@ -244,7 +238,7 @@ impl Sweep {
             offset += self.block_bytes;
         }
         for stream in 0..STREAMS {
-            each_row!(N => {
+            unrolled!(N in 0..ROWS => {
                 // SAFETY: a row of the output and a block of this worker's.
                 unsafe { self.outputs.store(N, first + stream * step, sums[stream][N]) };
             });

@@ -5,6 +5,7 @@
 #![allow(unsafe_code, reason = "AVX-512 loads and stores through pointers into checked operands and private scratch")]
 
 use super::ahead::ahead;
+use super::unrolled::unrolled;
 use super::vector::{Outputs, code_lines, for_format, header, header_bytes, is_affine4, lockstep};
 use super::{Operands, packed};
 use crate::Portions;
@@ -33,8 +34,10 @@ pub(crate) static MATMUL_AVX512_BF16: Kernel = kernel! {
 
 /// Row blocks of a panel: each word of x that is loaded serves as many products.
 const PANEL: usize = 2;
-/// Most rows of a tile: with two row blocks, 24 of the 32 registers hold sums.
-const TILE: usize = 12;
+/// Most sums of a tile, of the 32 registers.
+const SUMS: usize = 24;
+/// Most rows of a tile of a panel.
+const TILE: usize = SUMS / PANEL;
 /// Rows of x that are packed at a time; bounds the scratch, and W is dequantized once for as many rows.
 const CHUNK: usize = 252;
 /// Bytes that weights are prefetched ahead.
@@ -217,8 +220,10 @@ unsafe fn all_tiles<const BLOCKS: usize>(
         ($rows:expr, $words:expr, $row:expr, $($count:literal)+) => {
             match $rows {
                 // SAFETY: the caller's contract; the words are the tile's.
-                $($count => unsafe { tile::<BLOCKS, $count>(w, stride, $words, x.pairs, outputs, $row, block, step) },)+
-                more => unreachable!("tiles have at most {TILE} rows, not {more}"),
+                $($count if BLOCKS * $count <= SUMS => unsafe {
+                    tile::<BLOCKS, $count>(w, stride, $words, x.pairs, outputs, $row, block, step)
+                },)+
+                more => unreachable!("tiles of {BLOCKS} row blocks have at most {SUMS} sums, not {more} rows"),
             }
         };
     }
@@ -266,12 +271,12 @@ unsafe fn tile<const BLOCKS: usize, const ROWS: usize>(
         line = line.wrapping_add(LINE);
         x = x.wrapping_add(ROWS);
     }
-    for (n, sums) in sums.iter().enumerate() {
-        for (index, sum) in sums.iter().enumerate() {
+    unrolled!(ROW in 0..ROWS => {
+        for (n, sums) in sums.iter().enumerate() {
             // SAFETY: the caller's contract.
-            unsafe { outputs.store(row + index, block + n * step, *sum) };
+            unsafe { outputs.store(row + ROW, block + n * step, sums[ROW]) };
         }
-    }
+    });
 }
 
 /// `sums + a0 * b0 + a1 * b1` in every lane.
