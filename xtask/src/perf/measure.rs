@@ -7,7 +7,7 @@ use record::statistics::median::median_interval;
 use record::{Ceilings, WiringPlan};
 
 use super::rows::{Against, Bar, Request, Row, Work};
-use super::verbs::{Verbs, peak_rates, read_rates};
+use super::verbs::{Verbs, peak_rates};
 
 /// A median, and where the true one lies (95 %, or the extremes of few samples).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -166,8 +166,8 @@ fn shown(rate: Spread) -> String {
     format!("{} tok/s ±{:.0} %", number(rate.median), 50.0 * (rate.high - rate.low) / rate.median)
 }
 
-/// Requests and readings of the bandwidth in turn: memory that many share is faster in one minute than in the next, so each
-/// request is held against the readings just before and after it.
+/// Steps and reads of as many bytes in turn, in several processes: memory that many share is faster in one second than in the
+/// next, so each step is held against the reads just before and after it.
 fn beside_reads(
     verbs: &Verbs,
     row: &Row,
@@ -179,26 +179,14 @@ fn beside_reads(
 ) -> Result<()> {
     let step =
         plan.passes.iter().find(|pass| pass.workload.phase == record::Phase::Decode).context("no decode step")?;
-    let bytes = step.bytes_read as f64;
-    let read = |turn: usize| -> Result<f64> {
-        let ceilings = verbs.ceilings(&format!("{}.{turn}", row.id), threads, 2)?;
-        Spread::of(&read_rates(&[ceilings], threads)).map(|read| read.median).context("no bandwidth was measured")
-    };
-    let (mut rates, mut ratios, mut reads) = (Vec::new(), Vec::new(), vec![read(0)?]);
-    for turn in 1..=verbs.repeats() {
-        let bench = verbs.bench(&format!("{}.{turn}", row.id), request, &[], 1)?;
-        let rate = Spread::of(&bench.values(0, request.metric)).context("our own sample does not count")?.median;
-        reads.push(read(turn)?);
-        rates.push(rate);
-        ratios.push(rate * bytes / 1e9 / ((reads[turn - 1] + reads[turn]) / 2.0));
-        if turn == 1 {
-            outcome.add_engines(&bench);
-        }
-    }
-    let (ours, ratio) = Spread::of(&rates).zip(Spread::of(&ratios)).context("no samples")?;
-    let read = Spread::of(&reads).context("no readings")?;
-    let against =
-        format!("{:.1} MB at {:.1} GB/s ({:.1} to {:.1}), read in turn", bytes / 1e6, read.median, read.low, read.high);
+    let turns = verbs.steps(request, threads, step.bytes_read)?;
+    let rates: Vec<f64> = turns.iter().map(|(step, _)| 1e3 / step).collect();
+    let ratios: Vec<f64> = turns.iter().map(|(step, read)| read / step).collect();
+    let reads: Vec<f64> = turns.iter().map(|(_, read)| step.bytes_read as f64 / read / 1e6).collect();
+    let (ours, ratio) = Spread::of(&rates).zip(Spread::of(&ratios)).context("no steps")?;
+    let read = Spread::of(&reads).context("no reads")?;
+    let megabytes = step.bytes_read as f64 / 1e6;
+    let against = format!("{megabytes:.1} MB read in turn, {:.1} GB/s", read.median);
     outcome.lines.push(line(row, bar, &shown(ours), (against, Ok(ratio)), ""));
     Ok(())
 }

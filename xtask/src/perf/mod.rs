@@ -76,13 +76,15 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     let target = beside_this_program()?;
     if !asked.built {
         crate::finish("build", crate::cargo().args(["build", "--release", "-p", "hourglass", "--bins"]))?;
-        let example = ["build", "--release", "-p", "hourglass-model", "--example", "batch_rates"];
+        let example =
+            ["build", "--release", "-p", "hourglass-model", "--example", "batch_rates", "--example", "step_reads"];
         crate::finish("build", crate::cargo().args(example))?;
     }
     std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     let verbs = Verbs {
         hourglass: target.join("hourglass"),
         batch_rates: target.join("examples/batch_rates"),
+        step_reads: target.join("examples/step_reads"),
         folder: folder.clone(),
         peers: asked.peers.as_ref().map(|folder| here.join(folder)),
         quick: asked.quick,

@@ -47,7 +47,7 @@ pub(super) struct Bar {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Against {
-    /// A fraction of: the step's bytes at the read bandwidth of four streams, measured in turn with the requests.
+    /// A fraction of: the step's bytes at the read bandwidth of four streams, read in turn with decode steps.
     Read,
     /// A fraction of the AMX rate (two by two tiles, with loads), measured before and after, where tiles are slow.
     TilesSlow,

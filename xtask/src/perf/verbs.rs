@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use record::bench::BenchRecord;
-use record::{Ceilings, Level, Operands, Traffic, WiringPlan};
+use record::{Ceilings, Operands, WiringPlan};
 use serde_json::Value;
 
 use super::rows::Request;
@@ -17,6 +17,7 @@ use super::rows::Request;
 pub(super) struct Verbs {
     pub(super) hourglass: PathBuf,
     pub(super) batch_rates: PathBuf,
+    pub(super) step_reads: PathBuf,
     /// Records are written here.
     pub(super) folder: PathBuf,
     pub(super) peers: Option<PathBuf>,
@@ -128,6 +129,30 @@ impl Verbs {
         }
     }
 
+    /// Milliseconds of decode steps in the middle of the request's output, and of reads of as many bytes around each.
+    pub(super) fn steps(&self, request: &Request, threads: u64, bytes: u64) -> Result<Vec<(f64, f64)>> {
+        // A long prompt takes a minute or two before the first step.
+        let (processes, rounds) = if self.quick || request.input_len > 4096 { (1, 20) } else { (4, 25) };
+        let depth = request.input_len + request.output_len / 2 - 1;
+        let numbers = [bytes, depth as u64, threads, rounds].map(|number| number.to_string());
+        let mut turns = Vec::new();
+        for _ in 0..processes {
+            let output = Command::new(&self.step_reads)
+                .args(&numbers)
+                .args([request.checkpoint, request.model])
+                .stderr(Stdio::inherit())
+                .output()
+                .context("step_reads cannot be started")?;
+            if !output.status.success() {
+                bail!("step_reads failed ({})", output.status);
+            }
+            turns.extend(
+                turns_of(&String::from_utf8_lossy(&output.stdout)).context("step_reads: not of the expected form")?,
+            );
+        }
+        Ok(turns)
+    }
+
     /// Tokens per second of one sequence and of `rows` together, from several processes' medians.
     pub(super) fn batch(&self, rows: u64) -> Result<Vec<(f64, f64)>> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).to_string();
@@ -151,6 +176,15 @@ impl Verbs {
     }
 }
 
+/// Each line's two numbers.
+fn turns_of(text: &str) -> Option<Vec<(f64, f64)>> {
+    let numbers = |line: &str| {
+        let (step, read) = line.split_once(' ')?;
+        Some((step.parse().ok()?, read.parse().ok()?))
+    };
+    text.lines().map(numbers).collect()
+}
+
 /// Tokens per second in the line of so many sequences: `sequences ms tokens/s ratio`.
 fn batch_line(text: &str, sequences: u64) -> Option<f64> {
     let words = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -171,14 +205,6 @@ fn read<R: record::Record>(path: &Path) -> Result<R> {
     Ok(record::read(&path.display().to_string(), &bytes)?)
 }
 
-/// All samples, in GB/s, of reading memory with four streams on so many threads.
-pub(super) fn read_rates(ceilings: &[Ceilings], threads: u64) -> Vec<f64> {
-    let of_threads = ceilings.iter().flat_map(|one| &one.threads).filter(|entry| entry.threads == threads);
-    let rows = of_threads.flat_map(|entry| &entry.bandwidth);
-    let rows = rows.filter(|row| row.level == Level::Memory && row.traffic == Traffic::Read && row.streams == 4);
-    rows.filter_map(|row| row.rate.known()).flat_map(|measured| measured.samples.iter().copied()).collect()
-}
-
 /// All samples, in GFLOP/s, of an instruction fed from the nearest cache, or why there are none.
 pub(super) fn peak_rates(ceilings: &[Ceilings], threads: u64, path: &str) -> Result<Vec<f64>, String> {
     let of_threads = ceilings.iter().flat_map(|one| &one.threads).filter(|entry| entry.threads == threads);
@@ -197,6 +223,12 @@ pub(super) fn peak_rates(ceilings: &[Ceilings], threads: u64, path: &str) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn turns_are_read_from_their_lines() {
+        assert_eq!(turns_of("8.1 8.0\n7.5 7.25\n"), Some(vec![(8.1, 8.0), (7.5, 7.25)]));
+        assert_eq!(turns_of("8.1\n"), None);
+    }
 
     #[test]
     fn a_batchs_rate_is_read_from_its_line() {
