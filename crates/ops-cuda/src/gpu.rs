@@ -275,8 +275,8 @@ impl Device for Gpu {
         }
         let step_bytes = running.write_step(step)?;
         let longest = step.sequences.iter().map(|sequence| sequence.rows).max().unwrap_or(0);
-        let shared_by = operators::attention::shared_by(step);
-        let key = Key { calls, sequences: step.sequences.len(), longest, step_bytes, shared_by };
+        let range = operators::attention::range_of(step);
+        let key = Key { calls, sequences: step.sequences.len(), longest, step_bytes, range };
         let output = bound.output();
         let whole = wanted == bound.calls().len() && output.rows <= ARGMAX_ROWS;
         let put = |running: &Running| {
