@@ -1,11 +1,11 @@
 // placed_attention of a single row on Hopper, head size 64 or 128 (`ops/src/operators/placed_attention.rs`): the positions of a key/value
-// head are shared among the blocks of one cluster, which merge through each other's shared memory. Keys and values are asked for before
-// the kernel waits for the one before it. Not here: other GPUs, more rows (`attention_decode.cu`).
+// head are shared among the blocks of one cluster, which merge through each other's shared memory. Keys and values are copied to shared
+// memory before the kernel waits for the one before it. Not here: other GPUs, more rows (`attention_split.cuh`).
 
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ == 900
 
-// Blocks of a cluster at most, and positions that a warp takes at once: the columns of one tensor-core product.
-#define MOST_BLOCKS 8
+// Positions that a warp takes at once, and columns of a product: query heads.
+#define TILE 16
 #define EIGHT 8
 
 struct alignas(8) Two { float x, y; };
@@ -16,247 +16,264 @@ struct Pair {
     float first_norm, second_norm;
 };
 
-// A lane's part of a head in the order of a tensor-core operand: the eight elements from 8t on of every 32.
-template <int DIM> DEVICE void head_words(const u16* from, u32 (&to)[DIM / 8]) {
-#pragma unroll
-    for (int chunk = 0; chunk < DIM / 32; ++chunk) {
-        Vec4 v = load16(from + chunk * 32 + threadIdx.x % 4 * 8);
-        to[chunk * 4] = v.x;
-        to[chunk * 4 + 1] = v.y;
-        to[chunk * 4 + 2] = v.z;
-        to[chunk * 4 + 3] = v.w;
-    }
+// 8 x 8 pairs of bytes, turned over.
+DEVICE u32 transposed(u32 x) {
+    u32 y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
 }
 
-// A warp has eight positions at once. For scores, lane 4r + t holds part t of position r's key, and of query head r. For the mixture,
-// its 16 lanes of a side hold all of the values of a position, for four positions of their side. Blocks of a cluster are a power of two.
-template <int DIM, int GROUP, int WARPS> DEVICE void share_positions(const AttentionArguments& p) {
-    constexpr int WORDS = DIM / 8, EACH = DIM / 16, HALF = EACH / 2, TOGETHER = EIGHT / 2, PAIRS = DIM / 64;
-    // A line of mixtures and sums, in whole vectors.
-    constexpr u32 HEADS = GROUP * DIM, WIDE = HEADS + (2 * GROUP + 3) / 4 * 4;
-    // Query heads and the new key, placed; what warps found: largest scores, mixtures, and behind these the sums.
-    __shared__ __align__(16) u16 placed[GROUP + 1][DIM];
-    __shared__ __align__(16) float most_of[GROUP][WARPS], mixed_of[WARPS][WIDE];
-    // What the cluster's blocks put here: their sums and largest scores, and of their mixtures this block's share.
-    __shared__ __align__(16) Two block_stats[MOST_BLOCKS][GROUP];
-    __shared__ __align__(16) float block_mixed[HEADS];
+DEVICE float exp2_of(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// A warp has 16 positions at once, STAGES times that on their way. Scores are keys times queries, a position in every row and a query head
+// in every column; mixtures are values turned over times weights, an element in every row. So a lane has heads 2t and 2t + 1 of both.
+// What each warp found goes to the block of the cluster that adds these elements up. Blocks of a cluster are a power of two, 2 to 8; query
+// heads of a key/value head are at most GROUP.
+template <int DIM, int GROUP, int WARPS, int STAGES> DEVICE void share_positions(const AttentionArguments& p) {
+    constexpr u32 PIECES = DIM / 8, TILE_BYTES = TILE * DIM * 2, PAIRS = DIM / 64, STEPS = DIM / 16;
+    constexpr u32 ROUNDS = (GROUP + WARPS) / WARPS, QUERY = DIM + 8;
+    // Every warp's keys and values (STAGES, 2, TILE, DIM), swizzled; then of every warp of the cluster: mixtures of this block's elements,
+    // and largest scores and sums.
+    extern __shared__ __align__(128) u8 room[];
+    // Query heads and the new key, placed; of heads beyond the last, zeros.
+    __shared__ __align__(16) u16 placed[EIGHT + 1][QUERY];
+    __shared__ __align__(8) u64 merged;
     next_may_start();
-    cluster_arrive();
+    if (threadIdx.x == 0) start_arrival(shared_address(&merged));
+    cluster_arrive_relaxed();
     const u32 head = blockIdx.y, rank = blockIdx.x, blocks = gridDim.x, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const u32 r = lane / 4, side = lane / 16, d = lane % 16 * EACH;
+    const u32 r = lane / 4, t = lane % 4, group = p.heads / p.kv_heads;
     // The step is there before this kernel may start, and so are the positions of earlier steps.
     const SequenceState* only = (const SequenceState*)((const u8*)p.step + ONE_ROW_SEQUENCE);
     const LayerState* layer = (const LayerState*)((const u8*)p.step + ONE_ROW_LAYERS) + p.layer;
     const u32 newest = only->offset, visible = newest + 1, length = (visible + blocks - 1) / blocks;
-    const u32 begin = rank * length, end = min(begin + length, visible), start = begin + warp * EIGHT;
+    const u32 begin = min(rank * length, visible), end = min(begin + length, visible);
     u16* const keys = layer->keys + (u64)head * only->capacity * DIM;
     u16* const values = layer->values + (u64)head * only->capacity * DIM;
-    u32 k[WORDS], v[TOGETHER][EACH / 2];
-    auto fetch = [&](u32 first) {
-        head_words<DIM>(keys + (u64)min(first + r, end - 1) * DIM, k);
+    const u32 mine = shared_address(room) + warp * STAGES * 2 * TILE_BYTES;
+    auto place = [](u32 row, u32 piece) { return row * DIM * 2 + ((piece ^ row % 8) * 16); };
+    // What is not there yet, or beyond, becomes zeros: the newest position too.
+    auto fetch = [&](u32 stage, u32 first) {
+        const u32 to = mine + stage * 2 * TILE_BYTES;
 #pragma unroll
-        for (int n = 0; n < TOGETHER; ++n) load_words(v[n], values + (u64)min(first + side * TOGETHER + n, end - 1) * DIM + d);
-    };
-    if (start < end) fetch(start);
-    const float* norms = warp < GROUP ? p.q_norm : p.k_norm;
-    const u16* from = warp < GROUP ? p.q + (u64)(head * GROUP + warp) * DIM : p.k + (u64)head * DIM;
-    Pair pairs[PAIRS];
-#pragma unroll
-    for (int i = 0; i < PAIRS; ++i) {
-        const u32 pair = lane + WARP * i, first = p.interleaved ? 2 * pair : pair, second = p.interleaved ? first + 1 : pair + DIM / 2;
-        pairs[i] = Pair{first, second, norms ? norms[first] : 1.0f, norms ? norms[second] : 1.0f};
-    }
-    // The warp that has the newest position appends it.
-    const bool appends = newest < end && start < end && (newest - begin) / EIGHT % WARPS == warp;
-    wait_for_inputs();
-    u32 new_v[EACH / 2];
-    if (appends) load_words(new_v, p.v + (u64)head * DIM + d);
-    // Query heads, and the new key after them: one warp each normalises and turns its own.
-    if (warp <= GROUP) {
-        float a[PAIRS], b[PAIRS], c[PAIRS], s[PAIRS], square = 0.0f;
-#pragma unroll
-        for (int i = 0; i < PAIRS; ++i) {
-            a[i] = load_bf16(from + pairs[i].first);
-            b[i] = load_bf16(from + pairs[i].second);
-            c[i] = p.table[lane + WARP * i];
-            s[i] = p.table[DIM / 2 + lane + WARP * i];
+        for (int i = 0; i < TILE * PIECES / WARP; ++i) {
+            const u32 at = lane + i * WARP, row = at / PIECES, piece = at % PIECES;
+            const bool inside = first + row < min(end, newest);
+            const u64 from = (u64)(inside ? first + row : 0) * DIM + piece * 8;
+            copy16(to + place(row, piece), keys + from, inside);
+            copy16(to + TILE_BYTES + place(row, piece), values + from, inside);
         }
+    };
 #pragma unroll
-        for (int i = 0; i < PAIRS; ++i) square += a[i] * a[i] + b[i] * b[i];
-        const float scale = norms ? rsqrtf(warp_sum(square) * (1.0f / DIM) + p.epsilon) : 1.0f;
+    for (int stage = 0; stage < STAGES; ++stage) {
+        const u32 first = begin + (warp + stage * WARPS) * TILE;
+        if (first < end) fetch(stage, first);
+        copies_end_stage();
+    }
+    Pair pairs[ROUNDS][PAIRS];
+#pragma unroll
+    for (int round = 0; round < ROUNDS; ++round) {
+        const float* norms = warp + round * WARPS < group ? p.q_norm : p.k_norm;
 #pragma unroll
         for (int i = 0; i < PAIRS; ++i) {
-            const float x = a[i] * pairs[i].first_norm * scale, z = b[i] * pairs[i].second_norm * scale;
-            placed[warp][pairs[i].first] = narrow(x * c[i] - z * s[i]);
-            placed[warp][pairs[i].second] = narrow(z * c[i] + x * s[i]);
+            const u32 pair = lane + WARP * i, first = p.interleaved ? 2 * pair : pair, second = p.interleaved ? first + 1 : pair + DIM / 2;
+            pairs[round][i] = Pair{first, second, norms ? norms[first] : 1.0f, norms ? norms[second] : 1.0f};
+        }
+    }
+    for (u32 at = threadIdx.x; at < (EIGHT - group) * DIM / 2; at += WARPS * WARP) ((u32*)placed[group + at / (DIM / 2)])[at % (DIM / 2)] = 0;
+    // Elements of a block, and threads that add up each of them; lines so far apart that neighbouring parts meet no bank twice.
+    const u32 log_blocks = 31 - __clz(blocks), log_own = 31 - __clz(DIM >> log_blocks), own = 1u << log_own;
+    const u32 sources = min((length + TILE - 1) / TILE, (u32)WARPS) * blocks;
+    const u32 log_together = 31 - __clz(min(max(WARPS * WARP * blocks / (DIM * GROUP), 1u), WARP)), together = 1u << log_together;
+    const u32 line = own * GROUP + (together > 1 ? max(WARP / together, 2u) : 0);
+    float* const all_mixed = (float*)(room + WARPS * STAGES * 2 * TILE_BYTES);
+    Two* const all_stats = (Two*)(all_mixed + WARPS * blocks * (own * GROUP + WARP / 2));
+    if (threadIdx.x == 0) {
+        u32 found = 0;
+        for (u32 block = 0; block < blocks; ++block) {
+            const u32 from = min(block * length, visible);
+            found += min((min(from + length, visible) - from + TILE - 1) / TILE, (u32)WARPS);
+        }
+        arrival_expects(shared_address(&merged), found * GROUP * (own * 4 + 8));
+    }
+    // Every block's barrier is ready.
+    cluster_wait();
+    // The warp that has the newest position appends it.
+    const bool appends = newest < end && newest >= begin && (newest - begin) / TILE % WARPS == warp;
+    wait_for_inputs();
+    Vec4 new_v;
+    if (appends && lane < PIECES) new_v = load16(p.v + (u64)head * DIM + lane * 8);
+    // Query heads, and the new key after them: one warp each normalises and turns its own.
+#pragma unroll
+    for (int round = 0; round < ROUNDS; ++round) {
+        const u32 which = warp + round * WARPS;
+        if (which <= group) {
+            const u16* from = which < group ? p.q + (u64)(head * group + which) * DIM : p.k + (u64)head * DIM;
+            const bool normed = which < group ? p.q_norm : p.k_norm;
+            u16* const to = placed[which < group ? which : EIGHT];
+            float a[PAIRS], b[PAIRS], c[PAIRS], s[PAIRS], square = 0.0f;
+#pragma unroll
+            for (int i = 0; i < PAIRS; ++i) {
+                a[i] = load_bf16(from + pairs[round][i].first);
+                b[i] = load_bf16(from + pairs[round][i].second);
+                c[i] = p.table[lane + WARP * i];
+                s[i] = p.table[DIM / 2 + lane + WARP * i];
+            }
+#pragma unroll
+            for (int i = 0; i < PAIRS; ++i) square += a[i] * a[i] + b[i] * b[i];
+            const float scale = normed ? rsqrtf(warp_sum(square) * (1.0f / DIM) + p.epsilon) : 1.0f;
+#pragma unroll
+            for (int i = 0; i < PAIRS; ++i) {
+                const float x = a[i] * pairs[round][i].first_norm * scale, z = b[i] * pairs[round][i].second_norm * scale;
+                to[pairs[round][i].first] = narrow(x * c[i] - z * s[i]);
+                to[pairs[round][i].second] = narrow(z * c[i] + x * s[i]);
+            }
         }
     }
     __syncthreads();
-    float mixed[GROUP][EACH] = {}, most = -1e30f, sum = 0.0f;
-    if (start < end) {
-        // Row r of the first operand is query head r; of the rows after them no score is taken.
-        const u16* part = placed[min(r, (u32)GROUP)] + lane % 4 * 8;
-        u32 q[WORDS];
+    const bool active = warp * TILE < end - begin;
+    float mixed[STEPS][4] = {}, sum[4] = {}, most[2] = {-1e30f, -1e30f};
+    if (active) {
+        // The second operand of eight heads: lanes 8i to 8i + 7 name the rows of its part i.
+        u32 q[STEPS][2];
 #pragma unroll
-        for (int chunk = 0; chunk < DIM / 32; ++chunk) {
-            const Vec4 w = *(const Vec4*)(part + chunk * 32);
-            q[chunk * 4] = w.x;
-            q[chunk * 4 + 1] = w.y;
-            q[chunk * 4 + 2] = w.z;
-            q[chunk * 4 + 3] = w.w;
+        for (int i = 0; i < STEPS / 2; ++i) {
+            u32 four[4];
+            ldmatrix4(four, shared_address(placed[lane % 8] + i * 32 + lane / 8 * 8));
+            q[2 * i][0] = four[0];
+            q[2 * i][1] = four[1];
+            q[2 * i + 1][0] = four[2];
+            q[2 * i + 1][1] = four[3];
         }
-        if (appends) {
-            for (u32 at = lane; at < DIM / 2; at += WARP) ((u32*)(keys + (u64)newest * DIM))[at] = ((const u32*)placed[GROUP])[at];
-            u32* value = (u32*)(values + (u64)newest * DIM + d);
-            if (side == 0) {
-#pragma unroll
-                for (int i = 0; i < EACH / 2; ++i) value[i] = new_v[i];
-            }
-        }
+        const float scale = p.scale * 1.44269504088896f;
+        u32 stage = 0;
 #pragma unroll 1
-        for (u32 first = start; first < end; first += WARPS * EIGHT) {
-            if (first != start) fetch(first);
-            // What was fetched from the newest position on is not to be used, not even times zero.
-            if (appends && newest - first < EIGHT) {
-                if (first + r >= newest) {
-#pragma unroll
-                    for (int i = 0; i < WORDS; ++i) k[i] = ((const u32*)placed[GROUP])[i / 4 * 16 + lane % 4 * 4 + i % 4];
+        for (u32 first = begin + warp * TILE; first < end; first += WARPS * TILE) {
+            wait_for_copies<STAGES - 1>();
+            __syncwarp();
+            const u32 k_at = mine + stage * 2 * TILE_BYTES, v_at = k_at + TILE_BYTES;
+            if (appends && newest - first < TILE) {
+                const u32 row = newest - first;
+                if (lane < PIECES) {
+                    u8* const here = room + (k_at - shared_address(room)) + place(row, lane);
+                    const Vec4 new_k = *(const Vec4*)(placed[EIGHT] + lane * 8);
+                    *(Vec4*)here = new_k;
+                    *(Vec4*)(here + TILE_BYTES) = new_v;
+                    *(Vec4*)(keys + (u64)newest * DIM + lane * 8) = new_k;
+                    *(Vec4*)(values + (u64)newest * DIM + lane * 8) = new_v;
                 }
-#pragma unroll
-                for (int n = 0; n < TOGETHER; ++n) {
-#pragma unroll
-                    for (int i = 0; i < EACH / 2; ++i) v[n][i] = first + side * TOGETHER + n >= newest ? new_v[i] : v[n][i];
-                }
+                __syncwarp();
             }
             float even[4] = {}, odd[4] = {};
 #pragma unroll
-            for (int i = 0; i < WORDS; i += 4) {
-                mma(even, q[i], 0, q[i + 1], 0, k[i], k[i + 1]);
-                mma(odd, q[i + 2], 0, q[i + 3], 0, k[i + 2], k[i + 3]);
+            for (int i = 0; i < STEPS; ++i) {
+                u32 k[4];
+                ldmatrix4(k, k_at + place(lane % 16, i * 2 + lane / 16));
+                if (i % 2) mma(odd, k[0], k[1], k[2], k[3], q[i][0], q[i][1]);
+                else mma(even, k[0], k[1], k[2], k[3], q[i][0], q[i][1]);
             }
-            // Scores of head r at positions 2t and 2t + 1.
-            const u32 here = first + lane % 4 * 2;
-            const float one = here < end ? (even[0] + odd[0]) * p.scale : -1e30f;
-            const float two = here + 1 < end ? (even[1] + odd[1]) * p.scale : -1e30f;
-            float larger = fmaxf(one, two);
-            larger = fmaxf(larger, __shfl_xor_sync(ALL, larger, 1));
-            larger = fmaxf(most, fmaxf(larger, __shfl_xor_sync(ALL, larger, 2)));
-            const float shrink = __expf(most - larger), weight_one = __expf(one - larger), weight_two = __expf(two - larger);
-            most = larger;
-            sum = sum * shrink + weight_one + weight_two;
-            if (first != start) {
+            // Of heads 2t and 2t + 1: positions r and r + 8.
+            float near[2], far[2], shrink[2];
 #pragma unroll
-                for (int g = 0; g < GROUP; ++g) {
-                    const float by = __shfl_sync(ALL, shrink, g * 4);
+            for (int h = 0; h < 2; ++h) {
+                near[h] = first + r < end ? (even[h] + odd[h]) * scale : -1e30f;
+                far[h] = first + r + 8 < end ? (even[h + 2] + odd[h + 2]) * scale : -1e30f;
+                float larger = fmaxf(near[h], far[h]);
 #pragma unroll
-                    for (int i = 0; i < EACH; ++i) mixed[g][i] *= by;
-                }
+                for (u32 step = 4; step < WARP; step <<= 1) larger = fmaxf(larger, __shfl_xor_sync(ALL, larger, step));
+                larger = fmaxf(most[h], larger);
+                shrink[h] = exp2_of(most[h] - larger);
+                most[h] = larger;
+                near[h] = exp2_of(near[h] - larger);
+                far[h] = exp2_of(far[h] - larger);
+                sum[h] *= shrink[h];
             }
+            const u32 front = transposed(narrow2(near[0], near[1])), back = transposed(narrow2(far[0], far[1]));
+            // Values of ones: the sums of the weights.
+            mma(sum, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u, front, back);
 #pragma unroll
-            for (int n = 0; n < TOGETHER; ++n) {
-                float x[EACH];
+            for (int i = 0; i < STEPS; ++i) {
+                mixed[i][0] *= shrink[0];
+                mixed[i][1] *= shrink[1];
+                mixed[i][2] *= shrink[0];
+                mixed[i][3] *= shrink[1];
+                u32 v[4];
+                ldmatrix4_transposed(v, v_at + place(lane % 8 + lane / 16 * 8, i * 2 + lane / 8 % 2));
+                mma(mixed[i], v[0], v[1], v[2], v[3], front, back);
+            }
+            __syncwarp();
+            const u32 later = first + STAGES * WARPS * TILE;
+            if (later < end) fetch(stage, later);
+            copies_end_stage();
+            stage = stage + 1 == STAGES ? 0 : stage + 1;
+        }
+    }
+    if (active && 2 * t < GROUP) {
+        const u32 source = warp * blocks + rank, base = shared_address(all_mixed + source * line + 2 * t), arrival = shared_address(&merged);
 #pragma unroll
-                for (int i = 0; i < EACH / 2; ++i) {
-                    x[2 * i] = low(v[n][i]);
-                    x[2 * i + 1] = high(v[n][i]);
-                }
+        for (int i = 0; i < STEPS; ++i) {
 #pragma unroll
-                for (int g = 0; g < GROUP; ++g) {
-                    const float weight = __shfl_sync(ALL, n % 2 ? weight_two : weight_one, g * 4 + side * 2 + n / 2);
-#pragma unroll
-                    for (int i = 0; i < EACH; ++i) mixed[g][i] = fmaf(weight, x[i], mixed[g][i]);
-                }
+            for (int side = 0; side < 2; ++side) {
+                const u32 element = i * 16 + side * 8 + r, to = element >> log_own, at = base + (element & (own - 1)) * GROUP * 4;
+                send(in_block(at, to), mixed[i][2 * side], mixed[i][2 * side + 1], in_block(arrival, to));
             }
         }
-        sum += __shfl_xor_sync(ALL, sum, 1);
-        sum += __shfl_xor_sync(ALL, sum, 2);
-    }
-    // The two sides of a warp: each keeps half of its elements.
-    struct alignas(HALF * 4) Half { float x[HALF]; };
-#pragma unroll
-    for (int g = 0; g < GROUP; ++g) {
-        Half kept;
-#pragma unroll
-        for (int i = 0; i < HALF; ++i) {
-            const float front = mixed[g][i], back = mixed[g][i + HALF];
-            kept.x[i] = (side ? back : front) + __shfl_xor_sync(ALL, side ? front : back, 16);
+        // Largest scores and sums of both heads, to every block.
+        if (r < blocks) {
+            const u32 at = in_block(shared_address(all_stats + source * GROUP + 2 * t), r), there = in_block(arrival, r);
+            send(at, most[0], sum[0], there);
+            send(at + 8, most[1], sum[1], there);
         }
-        *(Half*)(mixed_of[warp] + g * DIM + d + side * HALF) = kept;
     }
-    if (lane % 4 == 0 && r < GROUP) {
-        most_of[r][warp] = most;
-        mixed_of[warp][HEADS + 2 * r] = sum;
-    }
-    __syncthreads();
-    // Its warps, two elements at a time, into the block of the cluster that has these; sums and largest scores into every block.
-    cluster_wait();
-    const u32 share = HEADS / blocks;
+    wait_for_arrival(shared_address(&merged));
 #pragma unroll 1
-    for (u32 item = threadIdx.x; item < HEADS / 2 + GROUP * blocks; item += WARPS * WARP) {
-        const bool stats = item >= HEADS / 2;
-        const u32 beyond = item - HEADS / 2, g = stats ? beyond % GROUP : item / (DIM / 2), column = stats ? HEADS + 2 * g : 2 * item;
-        float most_here[WARPS];
-#pragma unroll
-        for (int w = 0; w < WARPS; ++w) most_here[w] = most_of[g][w];
-        float larger = most_here[0];
-#pragma unroll
-        for (int w = 1; w < WARPS; ++w) larger = fmaxf(larger, most_here[w]);
-        Two value = {0.0f, 0.0f};
-#pragma unroll
-        for (int w = 0; w < WARPS; ++w) {
-            const Two here = *(const Two*)(mixed_of[w] + column);
-            const float weight = __expf(most_here[w] - larger);
-            value.x += here.x * weight;
-            value.y += here.y * weight;
+    for (u32 item = threadIdx.x; item < (own * GROUP << log_together); item += WARPS * WARP) {
+        const u32 part = item % together, at = item >> log_together, element = at / GROUP, g = at % GROUP;
+        float larger = -1e30f, total = 0.0f, value = 0.0f;
+        // The last blocks may have had less.
+        auto was = [&](u32 source) { return (source & (blocks - 1)) * length + (source >> log_blocks) * TILE < visible; };
+#pragma unroll 2
+        for (u32 source = part; source < sources; source += together) {
+            if (was(source)) larger = fmaxf(larger, all_stats[source * GROUP + g].x);
         }
-        if (stats) value.y = larger;
-        const u32 to = stats ? beyond / GROUP : column * blocks / HEADS;
-        const void* place = stats ? (const void*)&block_stats[rank][g] : (const void*)(block_mixed + rank * share + column - to * share);
-        push(in_block(shared_address(place), to), value.x, value.y);
-    }
-    cluster_arrive();
-    cluster_wait();
-    // Neighbouring threads have one element's parts of all blocks.
-    const u32 log_blocks = 31 - __clz(blocks);
 #pragma unroll 1
-    for (u32 item = threadIdx.x; item < HEADS; item += WARPS * WARP) {
-        const u32 mine = item >> log_blocks, block = item % blocks, at = rank * share + mine;
-        const Two stats = block_stats[block][at / DIM];
-        float value = block_mixed[block * share + mine], larger = stats.y;
+        for (u32 step = together / 2; step > 0; step >>= 1) larger = fmaxf(larger, __shfl_xor_sync(ALL, larger, step));
+#pragma unroll 2
+        for (u32 source = part; source < sources; source += together) {
+            if (!was(source)) continue;
+            const Two stats = all_stats[source * GROUP + g];
+            const float weight = exp2_of(stats.x - larger);
+            total = fmaf(stats.y, weight, total);
+            value = fmaf(all_mixed[source * line + element * GROUP + g], weight, value);
+        }
 #pragma unroll 1
-        for (u32 step = blocks / 2; step > 0; step >>= 1) larger = fmaxf(larger, __shfl_xor_sync(ALL, larger, step));
-        const float weight = __expf(stats.y - larger);
-        float total = stats.x * weight;
-        value *= weight;
-#pragma unroll 1
-        for (u32 step = blocks / 2; step > 0; step >>= 1) {
+        for (u32 step = together / 2; step > 0; step >>= 1) {
             total += __shfl_xor_sync(ALL, total, step);
             value += __shfl_xor_sync(ALL, value, step);
         }
-        if (block == 0) ((u16*)p.y)[(u64)head * HEADS + at] = narrow(__fdividef(value, total));
+        if (part == 0 && g < group) ((u16*)p.y)[(u64)(head * group + g) * DIM + rank * own + element] = narrow(__fdividef(value, total));
     }
 }
 
-#define CLUSTER_KERNEL(DIM, GROUP, WARPS)                                                             \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)                                          \
-        placed_cluster_w##WARPS##_d##DIM##_g##GROUP(const __grid_constant__ AttentionArguments p) {   \
-        share_positions<DIM, GROUP, WARPS>(p);                                                                 \
+#define CLUSTER_KERNEL(DIM, GROUP, WARPS, STAGES, BLOCKS)                                                            \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)                                                     \
+        placed_cluster_w##WARPS##s##STAGES##_d##DIM##_g##GROUP(const __grid_constant__ AttentionArguments p) {        \
+        share_positions<DIM, GROUP, WARPS, STAGES>(p);                                                                    \
     }
-CLUSTER_KERNEL(128, 1, 8)
-CLUSTER_KERNEL(128, 2, 8)
-CLUSTER_KERNEL(128, 3, 8)
-CLUSTER_KERNEL(128, 4, 8)
-CLUSTER_KERNEL(64, 1, 8)
-CLUSTER_KERNEL(64, 2, 8)
-CLUSTER_KERNEL(64, 3, 8)
-CLUSTER_KERNEL(64, 4, 8)
-CLUSTER_KERNEL(128, 1, 16)
-CLUSTER_KERNEL(128, 2, 16)
-CLUSTER_KERNEL(128, 3, 16)
-CLUSTER_KERNEL(128, 4, 16)
-CLUSTER_KERNEL(64, 1, 16)
-CLUSTER_KERNEL(64, 2, 16)
-CLUSTER_KERNEL(64, 3, 16)
-CLUSTER_KERNEL(64, 4, 16)
+// Registers for so many blocks of a processor; eight heads take two rounds to place, which want more.
+#define CLUSTER_KERNELS(WARPS, STAGES, BLOCKS)       \
+    CLUSTER_KERNEL(128, 2, WARPS, STAGES, BLOCKS) \
+    CLUSTER_KERNEL(128, 4, WARPS, STAGES, BLOCKS) \
+    CLUSTER_KERNEL(128, 8, WARPS, STAGES, (BLOCKS + 1) / 2) \
+    CLUSTER_KERNEL(64, 2, WARPS, STAGES, BLOCKS)  \
+    CLUSTER_KERNEL(64, 4, WARPS, STAGES, BLOCKS)  \
+    CLUSTER_KERNEL(64, 8, WARPS, STAGES, (BLOCKS + 1) / 2)
+CLUSTER_KERNELS(8, 1, 3)
+CLUSTER_KERNELS(8, 2, 2)
+CLUSTER_KERNELS(16, 1, 1)
 
 #endif

@@ -1,5 +1,5 @@
 // attention_scores, softmax and attention_mix, and attention in one call for any head size (`ops/src/operators/` of these names): the
-// readable form. Not here: the fast ones (`attention_decode.cu`, `attention_tiled.cu`).
+// readable form. Not here: the fast ones (`attention_split.cuh`, `attention_tiled.cu`).
 
 // blockIdx.y is (row, head); one warp per position.
 extern "C" __global__ void __launch_bounds__(256) attention_scores_rows(AttentionArguments p) {

@@ -16,9 +16,9 @@ struct MatvecArguments {
     float epsilon;
     u32 split;     // plain weights: warps that share an output; codes copied ahead: teams of warps
     u32 together;  // weights copied ahead: row tiles, or outputs, of a block (gated: of each part)
-    u32 gated;     // weights copied ahead: whether a product has both parts in every block
     u32 unused;
-    u32 first[4];  // the first block of each part; a gated product has both parts in every block
+    u32 sharers;   // weights copied ahead: blocks of a cluster, which share the columns
+    u32 first[4];  // the first cluster of each part; a gated product has both parts in every block
     MatvecPart part[MOST_PARTS];
 };
 

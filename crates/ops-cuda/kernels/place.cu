@@ -77,11 +77,26 @@ extern "C" __global__ void __launch_bounds__(256) argmax(ArgmaxArguments a) {
     __shared__ u64 found[8];
     u32 row = blockIdx.y, threads = gridDim.x * 256;
     u64 best = 0;
-    for (u32 col = blockIdx.x * 256 + threadIdx.x; col < a.width; col += threads) {
-        u32 bits = __float_as_uint(load1(a.logits, (i64)row * a.width + col, a.f32));
-        u32 key = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    auto look = [&](float x, u32 col) {
+        u32 bits = __float_as_uint(x), key = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
         u64 whole = (u64)key << 32 | (u32)~col;
         best = whole > best ? whole : best;
+    };
+    const u16* line = (const u16*)a.logits + (u64)row * a.width;
+    if (!a.f32 && a.width % 8 == 0 && (u64)line % 16 == 0) {
+        for (u32 col = (blockIdx.x * 256 + threadIdx.x) * 8; col < a.width; col += threads * 8) {
+            const Vec4 v = load16(line + col);
+            const u32 pairs[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) {
+                look(low(pairs[i]), col + 2 * i);
+                look(high(pairs[i]), col + 2 * i + 1);
+            }
+        }
+    } else {
+        for (u32 col = blockIdx.x * 256 + threadIdx.x; col < a.width; col += threads) {
+            look(load1(a.logits, (i64)row * a.width + col, a.f32), col);
+        }
     }
     for (u32 step = 16; step > 0; step >>= 1) {
         u64 other = __shfl_xor_sync(ALL, best, step);

@@ -193,7 +193,9 @@ DEVICE void wait_for_arrival(u32 arrival) {
 
 // ---- clusters: blocks that run side by side and write each other's shared memory
 
+// With everything written before; or without, which waits for no memory.
 DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 // An address of this block's shared memory, as the same place in block `rank` of the cluster.
@@ -203,8 +205,14 @@ DEVICE u32 in_block(u32 address, u32 rank) {
     return there;
 }
 
-DEVICE void push(u32 at, float x, float y) {
-    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" :: "r"(at), "f"(x), "f"(y) : "memory");
+// Into another block's memory, whose barrier at `arrival` counts the bytes: that block waits for no fence.
+DEVICE void send(u32 at, float x, u32 arrival) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" :: "r"(at), "f"(x), "r"(arrival) : "memory");
+}
+
+DEVICE void send(u32 at, float x, float y, u32 arrival) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
+                 :: "r"(at), "f"(x), "f"(y), "r"(arrival) : "memory");
 }
 
 #endif

@@ -10,7 +10,7 @@ struct RopeTableArguments {
 
 extern "C" __global__ void __launch_bounds__(128) rope_table_rows(RopeTableArguments a) {
     next_may_start();
-    wait_for_inputs();
+    // The step is there before this kernel may start, and nothing else is read: it runs beside the kernel before it, and ends after it.
     u32 row = blockIdx.x;
     float position = (float)place_of(a.step, row).position;
     for (u32 pair = threadIdx.x; pair < a.pairs; pair += 128) {
@@ -26,4 +26,5 @@ extern "C" __global__ void __launch_bounds__(128) rope_table_rows(RopeTableArgum
         a.table[(u64)row * 2 * a.pairs + pair] = (float)(turns == 1 || turns == 2 ? -c : c);
         a.table[(u64)row * 2 * a.pairs + a.pairs + pair] = (float)(turns >= 2 ? -s : s);
     }
+    wait_for_inputs();
 }

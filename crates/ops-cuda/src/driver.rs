@@ -32,11 +32,20 @@ pub(crate) struct LaunchAttribute {
 pub(crate) const OVERLAP: LaunchAttribute = LaunchAttribute { id: 6, padding: 0, value: [1, 0, 0, 0, 0, 0, 0, 0] };
 
 impl LaunchAttribute {
-    /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`: blocks that follow each other in the grid's first dimension run side by side.
-    pub(crate) fn cluster(blocks: u32) -> LaunchAttribute {
-        LaunchAttribute { id: 4, padding: 0, value: [u64::from(blocks) | 1 << 32, 1, 0, 0, 0, 0, 0, 0] }
+    /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`: so many blocks that follow each other in each of the grid's dimensions run side by side.
+    pub(crate) fn cluster([x, y, z]: [u32; 3]) -> LaunchAttribute {
+        LaunchAttribute {
+            id: 4,
+            padding: 0,
+            value: [u64::from(x) | u64::from(y) << 32, u64::from(z), 0, 0, 0, 0, 0, 0],
+        }
     }
 }
+
+/// `CUtensorMap`: a matrix, and the tiles of it that the tensor memory unit copies.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+pub(crate) struct TensorMap([u64; 16]);
 
 /// `CUlaunchConfig`.
 #[repr(C)]
@@ -95,7 +104,11 @@ driver_calls! {
     function_set = c"cuFuncSetAttribute"(Function, c_int, c_int);
     stream_create = c"cuStreamCreate"(*mut Stream, c_uint);
     stream_synchronize = c"cuStreamSynchronize"(Stream);
+    stream_query = c"cuStreamQuery"(Stream);
     launch = c"cuLaunchKernelEx"(*const LaunchConfig, Function, *const *mut c_void, *const *mut c_void);
+    tensor_map = c"cuTensorMapEncodeTiled"(
+        *mut TensorMap, c_int, c_uint, u64, *const u64, *const u64, *const u32, *const u32, c_int, c_int, c_int, c_int
+    );
     capture_begin = c"cuStreamBeginCapture_v2"(Stream, c_int);
     capture_end = c"cuStreamEndCapture"(Stream, *mut Graph);
     graph_instantiate = c"cuGraphInstantiateWithFlags"(*mut GraphExec, Graph, u64);
@@ -119,6 +132,7 @@ const ORDERED: c_uint = 0;
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
 const THREAD_LOCAL: c_int = 1;
 const OUT_OF_MEMORY: Status = 2;
+const NOT_READY: Status = 600;
 
 impl Driver {
     fn ok(&self, what: &str, status: Status) -> io::Result<()> {
@@ -236,6 +250,14 @@ impl Driver {
         self.ok("running on the GPU", (self.stream_synchronize)(stream))
     }
 
+    /// Whether everything in the stream has run.
+    pub(crate) fn done(&self, stream: Stream) -> io::Result<bool> {
+        match (self.stream_query)(stream) {
+            NOT_READY => Ok(false),
+            status => self.ok("running on the GPU", status).map(|()| true),
+        }
+    }
+
     /// Puts a kernel with one argument (a structure) into a stream.
     pub(crate) fn launch<T: Copy>(
         &self,
@@ -255,6 +277,19 @@ impl Driver {
         };
         let arguments = [ptr::from_ref(argument).cast_mut().cast::<c_void>()];
         self.ok("starting a kernel", (self.launch)(&config, function, arguments.as_ptr(), ptr::null()))
+    }
+
+    /// A bfloat16 matrix `(rows, cols)` at `start`, whose columns divide by eight, in tiles of so many rows and columns; what reaches
+    /// beyond it reads as zeros. A line of a tile is 128 bytes, swizzled in groups of eight.
+    pub(crate) fn tensor_map(&self, start: u64, (rows, cols): (u32, u32), tile: (u32, u32)) -> io::Result<TensorMap> {
+        // `CU_TENSOR_MAP_DATA_TYPE_BFLOAT16`, no interleaving, `SWIZZLE_128B`, `L2_PROMOTION_L2_128B`, zeros outside.
+        let (bf16, plain, swizzle, promotion, zeros) = (9, 0, 3, 2, 0);
+        let (sizes, line_bytes) = ([u64::from(cols), u64::from(rows)], u64::from(cols) * 2);
+        let (tile, steps) = ([tile.1, tile.0], [1, 1]);
+        self.asked("describing a matrix to the tensor memory unit", TensorMap([0; 16]), |map| {
+            let (sizes, tile, steps) = (sizes.as_ptr(), tile.as_ptr(), steps.as_ptr());
+            (self.tensor_map)(map, bf16, 2, start, sizes, &line_bytes, tile, steps, plain, swizzle, promotion, zeros)
+        })
     }
 
     pub(crate) fn begin_capture(&self, stream: Stream) -> io::Result<()> {

@@ -16,7 +16,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Rows of logits whose largest columns a whole step finds itself.
 const ARGMAX_ROWS: usize = 64;
-const ARGMAX_BLOCKS: u32 = 64;
+/// Eight columns for each of their threads, at Qwen3's vocabulary.
+const ARGMAX_BLOCKS: u32 = 75;
+/// No column.
+const NOTHING_FOUND: u32 = u32::MAX;
+/// Looks at the results between questions to the driver.
+const LOOKS: usize = 4096;
 /// Words in which kernels count arrivals.
 const ARRIVALS: usize = 4096;
 
@@ -275,8 +280,8 @@ impl Device for Gpu {
         }
         let step_bytes = running.write_step(step)?;
         let longest = step.sequences.iter().map(|sequence| sequence.rows).max().unwrap_or(0);
-        let shared_by = operators::attention::shared_by(step);
-        let key = Key { calls, sequences: step.sequences.len(), longest, step_bytes, shared_by };
+        let range = operators::attention::range_of(step);
+        let key = Key { calls, sequences: step.sequences.len(), longest, step_bytes, range };
         let output = bound.output();
         let whole = wanted == bound.calls().len() && output.rows <= ARGMAX_ROWS;
         let put = |running: &Running| {
@@ -297,6 +302,9 @@ impl Device for Gpu {
             }
             running.queue.finish()
         };
+        if whole {
+            running.forget_results(output.rows);
+        }
         let (queue, graphs) = (&running.queue, bound.kept(|| Graphs::new(&self.driver)));
         match graphs.next(key) {
             Next::Launch => put(&running)?,
@@ -318,9 +326,11 @@ impl Device for Gpu {
                 }
             }
         }
-        self.driver.wait(queue.stream)?;
         if whole {
+            running.wait_for_results(output.rows)?;
             running.found = Some((output.as_ptr() as u64, output.rows));
+        } else {
+            self.driver.wait(queue.stream)?;
         }
         Ok(())
     }
@@ -375,8 +385,32 @@ impl Running {
         self.queue.launch("place.cu", "argmax", (grid, [256, 1, 1], 0), &arguments);
     }
 
+    fn forget_results(&self, rows: usize) {
+        for row in 0..rows {
+            // SAFETY: as for `result`, with at most `ARGMAX_ROWS` rows.
+            unsafe { self.host.add(step::ROOM).cast::<u32>().add(row).write_volatile(NOTHING_FOUND) };
+        }
+    }
+
+    /// Until the last kernel of a whole step has said each row's largest column, into memory that this thread looks at: sooner than the
+    /// driver says that the step has ended. Everything else that the step wrote is read through the stream.
+    fn wait_for_results(&self, rows: usize) -> io::Result<()> {
+        for row in 0..rows {
+            let mut looks = 0;
+            while self.result(row) == NOTHING_FOUND {
+                looks += 1;
+                // An error ends this too, or a GPU that is gone.
+                if looks % LOOKS == 0 && self.queue.driver.done(self.queue.stream)? {
+                    return Ok(());
+                }
+                std::hint::spin_loop();
+            }
+        }
+        Ok(())
+    }
+
     fn result(&self, row: usize) -> u32 {
-        // SAFETY: inside the page-locked block; the kernel that writes it has ended.
+        // SAFETY: inside the page-locked block; a word, which the GPU writes whole.
         unsafe { self.host.add(step::ROOM).cast::<u32>().add(row).read_volatile() }
     }
 }

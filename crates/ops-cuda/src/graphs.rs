@@ -28,8 +28,8 @@ pub(crate) struct Key {
     pub(crate) sequences: usize,
     pub(crate) longest: usize,
     pub(crate) step_bytes: usize,
-    /// How attention shares the positions of a single row among blocks.
-    pub(crate) shared_by: (u32, u32),
+    /// Of positions, by which attention shares a single row's among blocks.
+    pub(crate) range: u32,
 }
 
 // SAFETY: a graph's handle is the driver's, which may be used by any thread; the lock orders uses.

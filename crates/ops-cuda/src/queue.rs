@@ -1,9 +1,10 @@
 //! What a device's kernels put their work into: launches by name into one stream, each allowed to start before the one before it has
-//! ended (kernels wait for their inputs themselves). Matrix-vector products of one input that follow each other without a
-//! barrier become one launch. Not here: the kernels, and capturing what is put here as a graph (`graphs.rs`).
+//! ended (kernels wait for their inputs themselves). Products of one input that follow each other without a barrier become one
+//! launch. Not here: the kernels, and capturing what is put here as a graph (`graphs.rs`).
 
-use crate::driver::{Driver, Function, LaunchAttribute, Module, OVERLAP, Stream};
+use crate::driver::{Driver, Function, LaunchAttribute, Module, OVERLAP, Stream, TensorMap};
 use crate::operators::linear::matvec::{Arguments, Cut, Part};
+use crate::operators::linear::tiles::Together;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
@@ -11,6 +12,12 @@ use std::sync::Arc;
 
 /// Grid, block and bytes of dynamic shared memory.
 pub(crate) type Shape = ([u32; 3], [u32; 3], u32);
+
+/// Products that wait for more of their input.
+enum Pending {
+    Matvec(Cut, Arguments),
+    Matmul(Together),
+}
 
 /// One stream of one GPU. Used by one thread at a time.
 pub struct Queue {
@@ -25,7 +32,7 @@ pub struct Queue {
     pub(crate) step: u64,
     /// Zeroed words that kernels count arrivals in and leave zeroed.
     pub(crate) arrivals: u64,
-    pending: RefCell<Option<(Cut, Arguments)>>,
+    pending: RefCell<Option<Pending>>,
     error: Cell<Option<io::Error>>,
 }
 
@@ -56,13 +63,22 @@ impl Queue {
         self.put(file, name, shape, argument);
     }
 
-    /// The same, in clusters of all blocks of the grid's first dimension.
-    pub(crate) fn launch_clusters<T: Copy>(&self, file: &'static str, name: &'static str, shape: Shape, argument: &T) {
-        self.flush();
-        self.put_with(file, name, shape, &[OVERLAP, LaunchAttribute::cluster(shape.0[0])], argument);
+    /// The same, in clusters of so many blocks in each dimension; of one block, it is no cluster.
+    pub(crate) fn put_clusters<T: Copy>(
+        &self,
+        file: &'static str,
+        name: &'static str,
+        shape: Shape,
+        cluster: [u32; 3],
+        argument: &T,
+    ) {
+        if cluster == [1; 3] {
+            return self.put(file, name, shape, argument);
+        }
+        self.put_with(file, name, shape, &[OVERLAP, LaunchAttribute::cluster(cluster)], argument);
     }
 
-    /// The same, ahead of what [`Queue::matvec`] held back.
+    /// The same, ahead of what [`Queue::matvec`] and [`Queue::matmul`] held back.
     pub(crate) fn put<T: Copy>(&self, file: &'static str, name: &'static str, shape: Shape, argument: &T) {
         self.put_with(file, name, shape, if self.overlap { &[OVERLAP] } else { &[] }, argument);
     }
@@ -82,9 +98,19 @@ impl Queue {
             .function(file, name, shape.2)
             .and_then(|function| self.driver.launch(function, shape, self.stream, attributes, argument));
         if let Err(error) = launched {
-            let before = self.error.take();
-            self.error.set(Some(before.unwrap_or_else(|| io::Error::new(error.kind(), format!("{name}: {error}")))));
+            self.fail(io::Error::new(error.kind(), format!("{name}: {error}")));
         }
+    }
+
+    /// Keeps the first error.
+    fn fail(&self, error: io::Error) {
+        let before = self.error.take();
+        self.error.set(Some(before.unwrap_or(error)));
+    }
+
+    /// As [`Driver::tensor_map`]; an error is kept until [`Queue::finish`].
+    pub(crate) fn tensor_map(&self, start: u64, size: (u32, u32), tile: (u32, u32)) -> Option<TensorMap> {
+        self.driver.tensor_map(start, size, tile).map_err(|error| self.fail(error)).ok()
     }
 
     fn function(&self, file: &'static str, name: &'static str, shared_bytes: u32) -> io::Result<Function> {
@@ -109,7 +135,7 @@ impl Queue {
 
     /// A matrix-vector product, in one launch with those before it if they have the same input and shape.
     pub(crate) fn matvec(&self, cut: Cut, arguments: &Arguments, part: Part) {
-        if let Some((known, together)) = &mut *self.pending.borrow_mut()
+        if let Some(Pending::Matvec(known, together)) = &mut *self.pending.borrow_mut()
             && *known == cut
             && together.join(arguments, part, &cut)
         {
@@ -118,14 +144,27 @@ impl Queue {
         self.flush();
         let mut alone = *arguments;
         alone.join(arguments, part, &cut);
-        *self.pending.borrow_mut() = Some((cut, alone));
+        *self.pending.borrow_mut() = Some(Pending::Matvec(cut, alone));
+    }
+
+    /// A product of many rows, in one launch with those before it if they have the same input.
+    pub(crate) fn matmul(&self, one: Together) {
+        if let Some(Pending::Matmul(together)) = &mut *self.pending.borrow_mut()
+            && together.join(&one)
+        {
+            return;
+        }
+        self.flush();
+        *self.pending.borrow_mut() = Some(Pending::Matmul(one));
     }
 
     /// Launches what was held back.
     pub(crate) fn flush(&self) {
         let pending = self.pending.borrow_mut().take();
-        if let Some((cut, arguments)) = pending {
-            arguments.launch(self, &cut);
+        match pending {
+            Some(Pending::Matvec(cut, arguments)) => arguments.launch(self, &cut),
+            Some(Pending::Matmul(together)) => together.launch(self),
+            None => {}
         }
     }
 

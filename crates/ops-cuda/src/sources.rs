@@ -8,6 +8,7 @@ pub struct Source {
     body: &'static str,
 }
 
+const NOTHING: (&str, &str) = ("nothing shared", "");
 const PRELUDE: &str = include_str!("../kernels/prelude.cuh");
 
 macro_rules! sources {
@@ -27,6 +28,7 @@ sources! {
     "cache.cu",
     "attention_readable.cu",
     "attention_decode.cu",
+    "attention_decode_wide.cu",
     "attention_cluster.cu",
     "attention_tiled.cu",
     "linear_readable.cu",
@@ -35,20 +37,24 @@ sources! {
     "linear_ahead.cu",
     "linear_ahead_plain.cu",
     "linear_matmul.cu",
-    "linear_wgmma.cu",
+    "linear_tiles.cu",
 }
 
 impl Source {
     /// What is compiled: the prelude, what files of its kind share, and the file, whose lines keep their numbers.
     pub fn text(&self) -> String {
-        let shared = match self.name {
-            name if name.starts_with("attention_") => ("attention.cuh", include_str!("../kernels/attention.cuh")),
-            "linear_matvec.cu" | "linear_plain.cu" | "linear_ahead.cu" | "linear_ahead_plain.cu" => {
-                ("matvec.cuh", include_str!("../kernels/matvec.cuh"))
+        let attention = ("attention.cuh", include_str!("../kernels/attention.cuh"));
+        let (shared, more) = match self.name {
+            "attention_decode.cu" | "attention_decode_wide.cu" => {
+                (attention, ("attention_split.cuh", include_str!("../kernels/attention_split.cuh")))
             }
-            _ => ("nothing shared", ""),
+            name if name.starts_with("attention_") => (attention, NOTHING),
+            "linear_matvec.cu" | "linear_plain.cu" | "linear_ahead.cu" | "linear_ahead_plain.cu" => {
+                (("matvec.cuh", include_str!("../kernels/matvec.cuh")), NOTHING)
+            }
+            _ => (NOTHING, NOTHING),
         };
-        let parts = [("prelude.cuh", PRELUDE), shared, (self.name, self.body)];
+        let parts = [("prelude.cuh", PRELUDE), shared, more, (self.name, self.body)];
         parts.iter().map(|(name, text)| format!("#line 1 \"{name}\"\n{text}\n")).collect()
     }
 }

@@ -33,6 +33,8 @@ struct Arguments {
 const BLOCKS: usize = 264;
 /// Most rows of a step whose positions are split.
 const SPLIT_ROWS: usize = 8;
+/// Most query heads that share a key/value head, of which there is a kernel: columns of a tensor-core product.
+const MOST_GROUP: usize = 8;
 
 fn bf16_inputs(shape: &CallShape) -> Result<(), String> {
     if shape.inputs.iter().all(|view| view.dtype == DType::BF16) && shape.cache_dtype == DType::BF16 {
@@ -62,10 +64,12 @@ fn tiled(shape: &CallShape) -> Result<(), String> {
 fn few_rows(shape: &CallShape) -> Result<(), String> {
     tiled(shape)?;
     let (rows, group) = (shape.outputs[0].rows, shape.attributes.heads / shape.attributes.kv_heads);
-    if rows <= SPLIT_ROWS && group <= 4 {
+    if rows <= SPLIT_ROWS && group <= MOST_GROUP {
         return Ok(());
     }
-    Err(format!("takes up to {SPLIT_ROWS} rows and 4 query heads per key/value head, these are {rows} and {group}"))
+    Err(format!(
+        "takes up to {SPLIT_ROWS} rows and {MOST_GROUP} query heads per key/value head; these are {rows} and {group}"
+    ))
 }
 
 fn splits(rows: usize, kv_heads: usize) -> usize {
@@ -121,26 +125,71 @@ pub(crate) static PLACED: Kernel = kernel! {
 /// The same among the blocks of a cluster, which merge through each other's shared memory.
 pub(crate) static CLUSTERS: Kernel = kernel! {
     operator: "placed_attention", name: "decode", isa: "cuda-hopper", features: &[], supports: placed_row,
-    nmse: ONE_ROUNDING, because: ONE_ROUNDING_REASON, run: clusters,
+    nmse: ONE_ROUNDING, because: "two bfloat16 roundings, of the weights for the tensor cores and of the result", run: clusters,
 };
 
-/// Blocks of a cluster, and warps of a block, each of which takes eight positions at once; measured on an H200 at 192, 511, 1,023, 2,048
-/// and 4,000 positions.
-pub(crate) fn shared_by(step: &ops::Step<'_>) -> (u32, u32) {
-    match step.sequences.first().map_or(0, |sequence| sequence.offset) {
-        0..256 => (4, 8),
-        256..768 => (8, 8),
-        _ => (8, 16),
+/// How a single row's positions are shared: blocks of a cluster, warps of a block, and tiles of 16 positions that each warp has on their
+/// way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Share {
+    blocks: u32,
+    warps: u32,
+    stages: u32,
+}
+
+/// Which of the ranges of positions, that are shared in different ways, a step is in.
+pub(crate) fn range_of(step: &ops::Step<'_>) -> u32 {
+    let offset = step.sequences.first().map_or(0, |sequence| sequence.offset);
+    SHORT.iter().filter(|end| offset >= **end).count() as u32
+}
+
+/// Where the first ranges end.
+const SHORT: [usize; 3] = [256, 768, 4096];
+
+/// Measured in whole steps of Qwen3-0.6B and 4B on an H200, at 64 to 4,000 positions.
+fn share(range: u32, group: usize) -> Share {
+    match (range, group) {
+        (0 | 1, ..=2) => Share { blocks: 4, warps: 8, stages: 1 },
+        (0..=2, 3..) => Share { blocks: 4, warps: 16, stages: 1 },
+        _ => Share { blocks: 8, warps: 8, stages: 2 },
     }
+}
+
+/// The kernel of a way to share, for heads of so many elements and at most so many query heads per key/value head; and its shared
+/// memory: every warp's tiles of keys and values, then, of every warp of the cluster, mixtures of a block's elements, and largest scores
+/// and sums.
+fn cluster_kernel(share: Share, head_dim: usize, group: usize) -> (&'static str, u32) {
+    macro_rules! of {
+        ($share:literal) => {
+            match (head_dim, group) {
+                (128, ..=2) => (concat!("placed_cluster_", $share, "_d128_g2"), 2),
+                (128, 3..=4) => (concat!("placed_cluster_", $share, "_d128_g4"), 4),
+                (128, _) => (concat!("placed_cluster_", $share, "_d128_g8"), 8),
+                (_, ..=2) => (concat!("placed_cluster_", $share, "_d64_g2"), 2),
+                (_, 3..=4) => (concat!("placed_cluster_", $share, "_d64_g4"), 4),
+                _ => (concat!("placed_cluster_", $share, "_d64_g8"), 8),
+            }
+        };
+    }
+    let (name, wide) = match (share.warps, share.stages) {
+        (8, 1) => of!("w8s1"),
+        (8, _) => of!("w8s2"),
+        _ => of!("w16s1"),
+    };
+    let (dim, sources) = (head_dim as u32, share.blocks * share.warps);
+    let bytes = share.warps * share.stages * 2 * 16 * dim * 2
+        + sources * (dim / share.blocks * wide + 16) * 4
+        + sources * wide * 8;
+    (name, bytes)
 }
 
 fn placed_row(shape: &CallShape) -> Result<(), String> {
     bf16_data(shape, 0..3)?;
     let group = shape.attributes.heads / shape.attributes.kv_heads;
     match (shape.attributes.head_dim, group) {
-        (64 | 128, ..=4) => Ok(()),
+        (64 | 128, ..=MOST_GROUP) => Ok(()),
         (dim, group) => Err(format!(
-            "takes heads of 64 or 128 elements, up to 4 per key/value head; these have {dim}, and are {group}"
+            "takes heads of 64 or 128 elements, up to {MOST_GROUP} query heads per key/value head; these have {dim}, and are {group}"
         )),
     }
 }
@@ -225,6 +274,11 @@ fn tiles(i: &Invocation<'_>) {
     queue.launch("attention_tiled.cu", name, (grid, [128, 1, 1], shared), &arguments);
 }
 
+/// The file of the kernels for so many query heads per key/value head.
+fn split_file(attributes: &Attributes) -> &'static str {
+    if attributes.heads / attributes.kv_heads <= 4 { "attention_decode.cu" } else { "attention_decode_wide.cu" }
+}
+
 /// The kernel of a head size and of query heads per key/value head.
 macro_rules! by_head {
     ($name:literal, $attributes:expr) => {
@@ -232,11 +286,19 @@ macro_rules! by_head {
             (128, 1) => concat!($name, "_d128_g1"),
             (128, 2) => concat!($name, "_d128_g2"),
             (128, 3) => concat!($name, "_d128_g3"),
-            (128, _) => concat!($name, "_d128_g4"),
+            (128, 4) => concat!($name, "_d128_g4"),
+            (128, 5) => concat!($name, "_d128_g5"),
+            (128, 6) => concat!($name, "_d128_g6"),
+            (128, 7) => concat!($name, "_d128_g7"),
+            (128, _) => concat!($name, "_d128_g8"),
             (_, 1) => concat!($name, "_d64_g1"),
             (_, 2) => concat!($name, "_d64_g2"),
             (_, 3) => concat!($name, "_d64_g3"),
-            _ => concat!($name, "_d64_g4"),
+            (_, 4) => concat!($name, "_d64_g4"),
+            (_, 5) => concat!($name, "_d64_g5"),
+            (_, 6) => concat!($name, "_d64_g6"),
+            (_, 7) => concat!($name, "_d64_g7"),
+            _ => concat!($name, "_d64_g8"),
         }
     };
 }
@@ -247,7 +309,7 @@ fn split(i: &Invocation<'_>) {
     let (rows, attributes) = (i.output(0).rows, i.attributes());
     arguments.splits = splits(rows, attributes.kv_heads) as u32;
     let launch = ([attributes.kv_heads as u32, arguments.splits, rows as u32], [256, 1, 1], 0);
-    queue.launch("attention_decode.cu", by_head!("attention_split", attributes), launch, &arguments);
+    queue.launch(split_file(attributes), by_head!("attention_split", attributes), launch, &arguments);
 }
 
 fn placed_arguments(i: &Invocation<'_>, queue: &Queue) -> Arguments {
@@ -269,16 +331,39 @@ fn placed_arguments(i: &Invocation<'_>, queue: &Queue) -> Arguments {
 fn clusters(i: &Invocation<'_>) {
     let queue: &Queue = i.queue();
     let attributes = i.attributes();
-    let (blocks, warps) = shared_by(i.step);
-    let name =
-        if warps == 8 { by_head!("placed_cluster_w8", attributes) } else { by_head!("placed_cluster_w16", attributes) };
-    let launch = ([blocks, attributes.kv_heads as u32, 1], [warps * 32, 1, 1], 0);
-    queue.launch_clusters("attention_cluster.cu", name, launch, &placed_arguments(i, queue));
+    let group = attributes.heads / attributes.kv_heads;
+    let share = share(range_of(i.step), group);
+    let (name, shared_bytes) = cluster_kernel(share, attributes.head_dim, group);
+    let launch = ([share.blocks, attributes.kv_heads as u32, 1], [share.warps * 32, 1, 1], shared_bytes);
+    queue.flush();
+    queue.put_clusters("attention_cluster.cu", name, launch, [share.blocks, 1, 1], &placed_arguments(i, queue));
 }
 
 fn placed(i: &Invocation<'_>) {
     let queue: &Queue = i.queue();
     let (attributes, arguments) = (i.attributes(), placed_arguments(i, queue));
     let launch = ([attributes.kv_heads as u32, arguments.splits, 1], [256, 1, 1], 0);
-    queue.launch("attention_decode.cu", by_head!("placed_attention", attributes), launch, &arguments);
+    queue.launch(split_file(attributes), by_head!("placed_attention", attributes), launch, &arguments);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_to_share_has_a_kernel_that_fits_a_processor() {
+        let source = crate::sources::ALL.iter().find(|source| source.name == "attention_cluster.cu");
+        let text = source.map(crate::sources::Source::text).unwrap_or_default();
+        for range in 0..=SHORT.len() as u32 {
+            for group in 1..=MOST_GROUP {
+                let share = share(range, group);
+                assert!(share.blocks.is_power_of_two() && (2..=8).contains(&share.blocks), "{share:?}");
+                assert!(text.contains(&format!("CLUSTER_KERNELS({}, {}, ", share.warps, share.stages)), "{share:?}");
+                for dim in [64, 128] {
+                    let (name, bytes) = cluster_kernel(share, dim, group);
+                    assert!(bytes <= 222 << 10 && name.contains(&format!("_d{dim}_g")), "{name}: {bytes}");
+                }
+            }
+        }
+    }
 }

@@ -8,8 +8,6 @@ use ops::{CallShape, Invocation, WeightFormat, WeightShape};
 
 /// Shared memory that a block may ask for beside what its kernel always has (227 KiB in all).
 const MOST_BYTES: usize = 220 << 10;
-/// Warps of a block at most, of which there are always a multiple of four.
-const MOST_WARPS: usize = 20;
 
 pub(super) fn linear(i: &Invocation<'_>) {
     matvec::cut_linear(i, cut);
@@ -53,79 +51,131 @@ fn find_cut(shape: &WeightShape, around: Around) -> Option<Cut> {
     }
 }
 
+/// How the warps of a launch share a row.
+struct Sharing {
+    /// Blocks of a cluster.
+    sharers: usize,
+    /// Columns of a block, in what a warp takes one of, and its warps (of a team).
+    share: usize,
+    warps: usize,
+}
+
+/// `columns` shared by at most so many blocks, whose warps, at most `most`, take `at_once` of them at a time; none if a normalised row
+/// would take them more than one round.
+fn sharing(columns: usize, at_once: usize, most: usize, mut sharers: usize, around: Around) -> Option<Sharing> {
+    // Every block has some.
+    while (sharers - 1) * columns.div_ceil(sharers) >= columns {
+        sharers -= 1;
+    }
+    let share = columns.div_ceil(sharers);
+    let warps = share.div_ceil(at_once).min(most);
+    (around == Around::Nothing || warps * at_once >= share).then_some(Sharing { sharers, share, warps })
+}
+
+/// Sums lie in whole vectors of four.
+fn wide(warps: usize) -> usize {
+    warps.next_multiple_of(4)
+}
+
 fn codes(shape: &WeightShape, group: usize, around: Around) -> Option<Cut> {
     let units = shape.cols / 128;
     let many = shape.rows >= 1 << 16;
-    // Units of 128 columns that a warp takes at a time, row tiles of a block, teams of warps that share these, most warps of a team.
-    let (at_once, tiles, teams, most) = match (around, units) {
-        (_, _) if many => (2, 4, 1, MOST_WARPS),
-        // Two tiles of a gated block one after the other would take longer than loads into registers do.
-        (Around::Gated, ..=8) => (1, 1, 2, 8),
-        (Around::Gated, _) => (2, 2, 1, MOST_WARPS),
-        (Around::Norm, ..=8) => (1, 1, 1, MOST_WARPS),
-        (Around::Norm, ..=20) => (1, 3, 1, MOST_WARPS),
-        (Around::Norm, _) => (2, 2, 1, MOST_WARPS),
-        (Around::Nothing, ..=16) => (1, 1, 1, MOST_WARPS),
-        // Twelve warps that hold two units each in registers are quicker.
-        (Around::Nothing, 17..=24) => return None,
-        (Around::Nothing, 25..=40) => (2, 2, 1, MOST_WARPS),
-        (Around::Nothing, _) => (2, 1, 1, 12),
+    // Units that a warp takes at a time, most warps of a team, row tiles of a block (gated: of each part), teams of warps that share
+    // these, blocks of a cluster.
+    let (at_once, most, together, teams, sharers) = match (around, units) {
+        (_, ..=8) if many => (2, 16, 2, 1, 1),
+        _ if many => (2, 16, 4, 1, 1),
+        (Around::Gated, ..=8) => (1, 20, 2, 2, 1),
+        (Around::Gated, ..=20) => (1, 20, 2, 1, 1),
+        (Around::Gated, _) => (2, 16, 1, 1, 1),
+        (Around::Norm, ..=8) => (1, 20, 1, 1, 1),
+        (Around::Norm, _) => (2, 16, 1, 1, 1),
+        (Around::Nothing, ..=16) => (2, 16, 1, 1, 2),
+        (Around::Nothing, ..=24) => (2, 16, 1, 1, 1),
+        (Around::Nothing, ..=32) => (2, 16, 2, 1, 1),
+        (Around::Nothing, _) => (2, 10, 3, 1, 4),
     };
-    let kernel = match (group, at_once) {
-        (128, 1) => "ahead_g128_u1",
-        (128, 2) => "ahead_g128_u2",
-        (128, _) => "ahead_g128_u4",
-        (64, 1) => "ahead_g64_u1",
-        (64, 2) => "ahead_g64_u2",
-        (64, _) => "ahead_g64_u4",
+    let kernel = match (around, group, at_once) {
+        (Around::Nothing, 128, 1) => "ahead_g128_u1",
+        (Around::Nothing, 128, _) => "ahead_g128_u2",
+        (Around::Nothing, 64, 1) => "ahead_g64_u1",
+        (Around::Nothing, 64, _) => "ahead_g64_u2",
+        (Around::Norm, 128, 1) => "norm_ahead_g128_u1",
+        (Around::Norm, 128, _) => "norm_ahead_g128_u2",
+        (Around::Norm, 64, 1) => "norm_ahead_g64_u1",
+        (Around::Norm, 64, _) => "norm_ahead_g64_u2",
+        (Around::Gated, 128, 1) => "gated_ahead_g128_u1",
+        (Around::Gated, 128, _) => "gated_ahead_g128_u2",
+        (Around::Gated, 64, 1) => "gated_ahead_g64_u1",
+        (Around::Gated, 64, _) => "gated_ahead_g64_u2",
         _ => return None,
     };
-    let warps = units.div_ceil(at_once).next_multiple_of(4).min(most);
-    if around != Around::Nothing && warps * at_once < units {
-        return None;
-    }
-    let all = if around == Around::Gated { 2 * tiles } else { tiles };
-    // Codes and scales, sums of every warp, and its part of x.
-    let bytes = |all: usize| all * units * (1024 + 128 / group * 64) + warps * all * 64 + teams * warps * at_once * 256;
-    let (tiles, all) = if bytes(all) > MOST_BYTES { (1, all / tiles) } else { (tiles, all) };
-    let shared_bytes = Some(bytes(all)).filter(|bytes| *bytes <= MOST_BYTES)? as u32;
-    let (warps, outputs, together) = ((teams * warps) as u32, tiles as u32 * 16, tiles as u32);
-    Some(Cut { file: "linear_ahead.cu", kernel, warps, outputs, split: teams as u32, together, shared_bytes })
+    let Sharing { sharers, share, warps } = sharing(units, at_once, most, sharers, around)?;
+    let parts = if around == Around::Gated { 2 } else { 1 };
+    // Codes and scales, sums of every warp, what other blocks found, and every warp's part of x in pieces.
+    let bytes = |together: usize| {
+        let tiles = parts * together;
+        tiles * share * (1024 + 128 / group * 64)
+            + tiles * 16 * wide(warps) * 4
+            + (sharers - 1) * together * 64
+            + teams * warps * at_once * 832
+    };
+    let together = (1..=together).rev().find(|together| bytes(*together) <= MOST_BYTES)?;
+    Some(Cut {
+        file: "linear_ahead.cu",
+        kernel,
+        warps: (teams * warps) as u32,
+        outputs: together as u32 * 16,
+        split: teams as u32,
+        together: together as u32,
+        sharers: sharers as u32,
+        shared_bytes: bytes(together) as u32,
+    })
 }
 
-/// Times eight columns that a lane takes at a time, and outputs of a block.
 fn plain(shape: &WeightShape, around: Around) -> Option<Cut> {
-    let cols = shape.cols;
-    let (depth, outputs) = match (around, cols) {
-        (Around::Gated, ..=1024) => return None,
-        (Around::Gated, _) => (1, 4),
-        (Around::Norm, ..=1024) => (1, if shape.rows >= 1 << 16 { 8 } else { 16 }),
-        (Around::Norm, _) => (1, 8),
-        (Around::Nothing, ..=2048) => (2, 4),
-        (Around::Nothing, ..=3072) => (2, 8),
-        (Around::Nothing, ..=4096) => (4, 8),
-        (Around::Nothing, _) => (2, 8),
+    let many = shape.rows >= 1 << 16;
+    // Times eight columns that a lane takes at a time, most warps, outputs of a block (gated: of each part), blocks of a cluster.
+    let (at_once, most, together, sharers) = match (around, shape.cols) {
+        (Around::Gated, ..=1024) => (2, 20, 8, 1),
+        (Around::Gated, _) => (2, 20, 4, 1),
+        (_, ..=1024) if many => (2, 20, 4, 1),
+        (Around::Norm, _) if many => (2, 20, 12, 1),
+        (Around::Norm, ..=1024) => (2, 20, 16, 1),
+        (Around::Norm, _) => (2, 20, 4, 1),
+        (Around::Nothing, ..=2048) => (1, 20, 4, 1),
+        (Around::Nothing, ..=3072) => (4, 12, 4, 2),
+        (Around::Nothing, ..=4096) => (4, 12, 4, 1),
+        (Around::Nothing, _) => (2, 20, 8, 1),
     };
-    let kernel = match depth {
-        1 => "ahead_plain_d1",
-        2 => "ahead_plain_d2",
-        _ => "ahead_plain_d4",
+    let kernel = match (around, at_once) {
+        (Around::Nothing, 1) => "ahead_plain_d1",
+        (Around::Nothing, 2) => "ahead_plain_d2",
+        (Around::Nothing, _) => "ahead_plain_d4",
+        (Around::Norm, _) => "norm_ahead_plain_d2",
+        (Around::Gated, _) => "gated_ahead_plain_d2",
     };
-    // The deepest kernel's registers leave room for twelve warps.
-    let most = if depth == 4 { 12 } else { MOST_WARPS };
-    let warps = cols.div_ceil(256 * depth).next_multiple_of(4).min(most);
-    if around != Around::Nothing && warps * depth * 256 < cols {
-        return None;
-    }
-    // Weights, and sums of every warp.
-    let bytes = |outputs: usize| {
-        let all = if around == Around::Gated { 2 * outputs } else { outputs };
-        all * (cols * 2 + warps * 4)
+    let eights = shape.cols.div_ceil(8);
+    let Sharing { sharers, warps, .. } = sharing(eights.div_ceil(32), at_once, most, sharers, around)?;
+    let share = eights.div_ceil(sharers) * 8;
+    let parts = if around == Around::Gated { 2 } else { 1 };
+    // Weights, sums of every warp, and what other blocks found.
+    let bytes = |together: usize| {
+        let lines = parts * together;
+        lines * (share * 2 + wide(warps) * 4) + (sharers - 1) * together * 4
     };
-    let outputs = if bytes(outputs) > MOST_BYTES { 4 } else { outputs };
-    let shared_bytes = Some(bytes(outputs)).filter(|bytes| *bytes <= MOST_BYTES)? as u32;
-    let (warps, outputs) = (warps as u32, outputs as u32);
-    Some(Cut { file: "linear_ahead_plain.cu", kernel, warps, outputs, split: 1, together: outputs, shared_bytes })
+    // In fours, as they are copied.
+    let together = (1..=together / 4).rev().map(|fours| fours * 4).find(|together| bytes(*together) <= MOST_BYTES)?;
+    Some(Cut {
+        file: "linear_ahead_plain.cu",
+        kernel,
+        warps: warps as u32,
+        outputs: together as u32,
+        split: 1,
+        together: together as u32,
+        sharers: sharers as u32,
+        shared_bytes: bytes(together) as u32,
+    })
 }
 
 #[cfg(test)]
@@ -133,12 +183,22 @@ mod tests {
     use super::*;
     use ops::ElementType;
 
+    /// The warps that a kernel's registers are cut to, from its file.
+    fn most_warps(cut: &Cut) -> u32 {
+        let source = crate::sources::ALL.iter().find(|source| source.name == cut.file).expect("a file");
+        let text = source.text();
+        let line = text.lines().find(|line| line.starts_with(&format!("AHEAD_KERNEL({}, ", cut.kernel)));
+        let arguments: Vec<&str> = line.unwrap_or_else(|| panic!("no {}", cut.kernel)).split(", ").collect();
+        let at = if cut.file == "linear_ahead.cu" { 4 } else { 3 };
+        arguments[at].trim_end_matches(')').parse().expect("a number of warps")
+    }
+
     #[test]
-    fn a_cut_has_whole_fours_of_warps_that_cover_a_normed_row_and_fits() {
+    fn a_cut_covers_a_normed_row_in_one_round_gives_every_block_columns_and_fits() {
         let w4 = |group| WeightFormat::Affine4 { group, parameters: ElementType::BF16 };
         let mut found = 0;
         for format in [w4(128), w4(64), w4(32), WeightFormat::Bf16] {
-            for cols in [128, 384, 1024, 2048, 2560, 3072, 4096, 9728, 12288, 25600] {
+            for cols in [128, 384, 640, 1024, 2048, 2560, 3072, 4096, 9728, 12288, 25600] {
                 for (rows, around) in [1024, 151_936]
                     .into_iter()
                     .flat_map(|rows| [Around::Nothing, Around::Norm, Around::Gated].map(|around| (rows, around)))
@@ -146,17 +206,20 @@ mod tests {
                 {
                     let Some(cut) = find_cut(&WeightShape { rows, cols, format }, around) else { continue };
                     found += 1;
-                    let all = if around == Around::Gated { 2 * cut.together } else { cut.together };
-                    assert!(cut.warps % 4 == 0 && cut.warps as usize <= MOST_WARPS, "{cols} {format} {cut:?}");
+                    assert!(cut.warps <= most_warps(&cut), "{cols} {format} {cut:?}");
                     assert!(cut.shared_bytes <= 220 << 10 && cut.outputs <= cut.warps * 32, "{cols} {format} {cut:?}");
+                    let all = if around == Around::Gated { 2 * cut.together } else { cut.together };
                     let at_once: u32 = cut.kernel[cut.kernel.len() - 1..].parse().expect("ends in a digit");
                     let codes = cut.file == "linear_ahead.cu";
-                    assert!(all <= if codes { 16 } else { 64 }, "{cols} {format} {cut:?}");
+                    assert!(
+                        all <= if codes { 16 } else { 64 } && (codes || cut.together % 4 == 0),
+                        "{cols} {format} {cut:?}"
+                    );
                     let covered = cut.warps / cut.split * at_once * if codes { 128 } else { 256 };
                     assert!(around == Around::Nothing || covered as usize >= cols, "{cols} {format} {cut:?}");
-                    let source = crate::sources::ALL.iter().find(|source| source.name == cut.file);
-                    let text = source.map(crate::sources::Source::text).unwrap_or_default();
-                    assert!(text.contains(&format!("({}, ", cut.kernel)), "{cut:?}");
+                    let (columns, sharers) = (cols as u32 / if codes { 128 } else { 8 }, cut.sharers);
+                    assert!((sharers - 1) * columns.div_ceil(sharers) < columns, "{cols} {format} {cut:?}");
+                    assert!(around == Around::Nothing || sharers == 1, "{cols} {format} {cut:?}");
                 }
             }
         }

@@ -29,8 +29,8 @@ pub(crate) struct Arguments {
     epsilon: f32,
     split: u32,
     together: u32,
-    gated: u32,
     unused: u32,
+    sharers: u32,
     first: [u32; 4],
     part: [Part; PARTS],
 }
@@ -55,6 +55,8 @@ pub(crate) struct Cut {
     pub(super) split: u32,
     /// Row tiles, or outputs, of a block whose weights are copied ahead.
     pub(super) together: u32,
+    /// Blocks of a cluster, which share the columns.
+    pub(super) sharers: u32,
     pub(super) shared_bytes: u32,
 }
 
@@ -70,8 +72,8 @@ impl Arguments {
             epsilon: i.attributes().epsilon,
             split: 1,
             together: 0,
-            gated: 0,
             unused: 0,
+            sharers: 1,
             first: [0; 4],
             part: [part; PARTS],
         }
@@ -90,9 +92,11 @@ impl Arguments {
     }
 
     pub(crate) fn launch(&self, queue: &Queue, cut: &Cut) {
-        let blocks = self.first[self.parts as usize];
-        let arguments = Arguments { split: cut.split, together: cut.together, ..*self };
-        queue.put(cut.file, cut.kernel, ([blocks, 1, 1], [cut.warps * 32, 1, 1], cut.shared_bytes), &arguments);
+        let Cut { split, together, sharers, .. } = *cut;
+        let blocks = self.first[self.parts as usize] * sharers;
+        let arguments = Arguments { split, together, sharers, ..*self };
+        let shape = ([blocks, 1, 1], [cut.warps * 32, 1, 1], cut.shared_bytes);
+        queue.put_clusters(cut.file, cut.kernel, shape, [sharers, 1, 1], &arguments);
     }
 }
 
@@ -146,7 +150,7 @@ pub(super) fn cut_norm_linear(i: &Invocation<'_>, cut: Cutter) {
 
 pub(super) fn cut_norm_swiglu(i: &Invocation<'_>, cut: Cutter) {
     let cut = cut(i.input(0).rows, &i.weight_at(1).1, Around::Gated);
-    let mut all = Arguments { norm: i.weight_at(0).0 as u64, gated: 1, ..Arguments::new(i, part(i, 1, 0)) };
+    let mut all = Arguments { norm: i.weight_at(0).0 as u64, ..Arguments::new(i, part(i, 1, 0)) };
     all.part[1] = part(i, 2, 0);
     // Every block has both parts.
     all.parts = 1;
@@ -182,7 +186,16 @@ fn plain(rows: usize, shape: &WeightShape, around: Around) -> Cut {
     };
     let shared_bytes = if around == Around::Nothing { 0 } else { shape.cols as u32 * 4 };
     let split = split as u32;
-    Cut { file: "linear_plain.cu", kernel, warps: 4, outputs: 4 / split * outputs, split, together: 0, shared_bytes }
+    Cut {
+        file: "linear_plain.cu",
+        kernel,
+        warps: 4,
+        outputs: 4 / split * outputs,
+        split,
+        together: 0,
+        sharers: 1,
+        shared_bytes,
+    }
 }
 
 /// Codes: a block's warps share the units of 128 columns of a row tile (gated: of one of each part).
@@ -232,6 +245,7 @@ fn fragments(shape: &WeightShape, around: Around) -> Cut {
         outputs: 16,
         split: 1,
         together: 0,
+        sharers: 1,
         // Sums of every warp's tiles, its sums of squares, and the norm.
         shared_bytes: warps * (tiles as u32 * 512 + 32) + norm_bytes,
     }
@@ -289,8 +303,8 @@ mod tests {
             epsilon: 0.0,
             split: 1,
             together: 0,
-            gated: 0,
             unused: 0,
+            sharers: 1,
             first: [0; 4],
             part: [part; PARTS],
         };

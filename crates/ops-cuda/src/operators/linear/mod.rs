@@ -1,10 +1,11 @@
 //! linear, linear_add, norm_linear and norm_swiglu on the device: which shapes the kernels take. How launches are cut is in
-//! `matvec.rs`, `ahead.rs` and `matmul.rs`. Not here: their arithmetic (`kernels/linear_*.cu`).
+//! `matvec.rs`, `ahead.rs`, `matmul.rs` and `tiles.rs`. Not here: their arithmetic (`kernels/linear_*.cu`).
 
 mod ahead;
 pub(crate) mod matmul;
 pub(crate) mod matvec;
 mod readable;
+pub(crate) mod tiles;
 
 use self::matvec::Around;
 use super::{ONE_ROUNDING, ONE_ROUNDING_REASON};
@@ -44,9 +45,9 @@ pub(crate) static MATMUL: Kernel = kernel! {
 
 /// The same on the tensor cores of Hopper's warpgroups.
 pub(crate) static WARPGROUPS: Kernel = kernel! {
-    operator: "linear", name: "matmul", isa: "cuda-wgmma", features: &[], supports: matmul::warpgroups_take,
+    operator: "linear", name: "matmul", isa: "cuda-wgmma", features: &[], supports: tiles::takes,
     scratch: matmul::scratch, nmse: 1.2e-5, because: "weights of packed formats are rounded to bfloat16, and the output is",
-    run: matmul::run_warpgroups,
+    run: tiles::run,
 };
 
 /// Each weight read once: codes through the tensor cores, bfloat16 through multiply-adds.

@@ -85,6 +85,10 @@ impl Operator for Attention {
         // A few rows after a long prompt: the running softmax passes 33 tiles of keys.
         cases.push(tiled(1, 2, Keys::Cache, &[(9, 2091)]));
         cases.push(tiled(1, 80, Keys::Cache, &[(9, 3)]));
+        // As many query heads per key/value head as Qwen3-14B and 32B, and Qwen2.5-0.5B, have.
+        cases.push(tiled(1, 5, Keys::Cache, &[(2, 130)]));
+        cases.push(tiled(2, 8, Keys::Cache, &[(1, 700)]));
+        cases.push(tiled(1, 7, Keys::Cache, &[(3, 40)]));
         cases.push(tiled(2, 2, Keys::Step, &[(70, 0)]));
         cases.push(tiled(1, 2, Keys::Step, &[(5, 0), (1, 0), (12, 0)]));
         cases.push(tiled(2, 2, Keys::Cache, &[(1, 40), (5, 0), (1, 200), (66, 17)]));
