@@ -39,8 +39,8 @@ pub const BF16_WEIGHTS: Checkpoint = Checkpoint {
 
 /// What llama.cpp and OpenVINO do. Floor: prefill's products are half as many as with two byte planes, at the same rate.
 ///
-/// Outcome (as above): prefill of 128 rows at 1.13 (95 %: 0.996 to 1.28) times its parent's rate, not 1.7; the kernel says more. On 764
-/// tokens SmolLM2-135M (Q4_1) has a perplexity of 48.34 with it, 48.54 with `selected`, 48.52 with `reference`: 0.4 % off where 0.1 % is
+/// Outcome (two threads of an AMD EPYC, Zen 4; six alternated processes): prefill of 128 rows at 1.49 (95 %: 1.47 to 1.52) times its
+/// parent's rate, 607 tokens/s where OpenVINO has 398. On 764 tokens SmolLM2-135M (Q4_1) has a perplexity of 48.34 with it, 48.54 with `selected`, 48.52 with `reference`: 0.4 % off where 0.1 % is
 /// allowed; the mean divergence from `selected` is 6.0e-3 nats, and 34 of 765 likeliest tokens are others. So it stays here.
 pub const EIGHT_BIT: Checkpoint = Checkpoint {
     name: "eight-bit",
@@ -63,7 +63,8 @@ pub const EIGHT_BIT: Checkpoint = Checkpoint {
 /// Floor: the products of visible pairs at the peak of `vdpbf16ps`, 1.9 GFLOP in the 28 layers of Qwen3-0.6B at 128 rows, 485 at
 /// 2,048.
 ///
-/// Its kernel agrees with the reference on every case; its request has not been clocked, so it is no rung yet.
+/// Outcome (two threads of an AMD EPYC, Zen 4; alternated processes): prefill of 512 rows at 1.02 (95 %: 0.988 to 1.051) times its
+/// parent's rate, of 2,048 at 1.03 (0.975 to 1.084). Not told from no difference, so it is no rung.
 pub const TRIMMED_PREFILL: Checkpoint = Checkpoint {
     name: "trimmed-prefill",
     parent: Some(&ADDED_NORM),
