@@ -20,8 +20,8 @@ pub fn has(name: &str) -> bool {
 /// The newest rung's mechanisms over weights that nothing rounds: what BF16 engines are to be compared with. Floor: 1,192 MB per
 /// step of Qwen3-0.6B where 4 bits take 317.
 ///
-/// Outcome (two threads of an AMD EPYC, Zen 4, medians of four alternated processes, made from `added-norm`): prefill of 128 rows at
-/// 405 tokens/s where packed weights gave 406, as a bfloat16 product has the rate of two byte products; transformers in bfloat16 308.
+/// Outcome (two threads of an AMD EPYC, Zen 4, medians of alternated processes, made from `added-norm`): prefill of 128 rows at 377
+/// tokens/s where packed weights have 406, as a bfloat16 product has the rate of two byte products; transformers in bfloat16 294.
 pub const BF16_WEIGHTS: Checkpoint = Checkpoint {
     name: "bf16-weights",
     parent: Some(&ADDED_NORM),

@@ -9,6 +9,7 @@
 //! which a group's sum fits: the results are those of two byte planes, bit by bit.
 
 #![allow(unsafe_code, reason = "AVX-512 loads through pointers into checked operands and private scratch")]
+#![allow(clippy::out_of_bounds_indexing, reason = "`unrolled!` leaves out what lies beyond the eight rows")]
 
 use super::Operands;
 use super::ahead::ahead;
