@@ -4,6 +4,7 @@
 
 use crate::driver::{Driver, Function, LaunchAttribute, Module, OVERLAP, Stream};
 use crate::operators::linear::matvec::{Arguments, Cut, Part};
+use ops::recording::Launch;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
@@ -11,6 +12,9 @@ use std::sync::Arc;
 
 /// Grid, block and bytes of dynamic shared memory.
 pub(crate) type Shape = ([u32; 3], [u32; 3], u32);
+
+/// A launch that others may join, and the calls that it serves.
+type Pending = (Cut, Arguments, Vec<u32>);
 
 /// One stream of one GPU. Used by one thread at a time.
 pub struct Queue {
@@ -25,7 +29,13 @@ pub struct Queue {
     pub(crate) step: u64,
     /// Zeroed words that kernels count arrivals in and leave zeroed.
     pub(crate) arrivals: u64,
-    pending: RefCell<Option<(Cut, Arguments)>>,
+    /// With the calls that it serves.
+    pending: RefCell<Option<Pending>>,
+    /// Calls that what is put now serves, and what was noted since [`Queue::take_launches`].
+    serving: RefCell<Vec<u32>>,
+    launches: RefCell<Vec<Launch>>,
+    /// Whether launches are noted: it takes an allocation each.
+    notes: Cell<bool>,
     error: Cell<Option<io::Error>>,
 }
 
@@ -46,8 +56,28 @@ impl Queue {
             step,
             arrivals,
             pending: RefCell::default(),
+            serving: RefCell::default(),
+            launches: RefCell::default(),
+            notes: Cell::new(false),
             error: Cell::default(),
         })
+    }
+
+    /// What is put from now on serves this call of the program; none if it is the device's own.
+    pub(crate) fn serve(&self, call: Option<usize>) {
+        let mut serving = self.serving.borrow_mut();
+        serving.clear();
+        serving.extend(call.map(|call| call as u32));
+    }
+
+    /// Whether what is put from now on is noted.
+    pub(crate) fn note(&self, on: bool) {
+        self.notes.set(on);
+    }
+
+    /// What was put and noted since the last time.
+    pub(crate) fn take_launches(&self) -> Vec<Launch> {
+        self.launches.take()
     }
 
     /// Puts one launch of kernel `name` of `file` behind what is there. An error is kept until [`Queue::finish`].
@@ -81,6 +111,10 @@ impl Queue {
         let launched = self
             .function(file, name, shape.2)
             .and_then(|function| self.driver.launch(function, shape, self.stream, attributes, argument));
+        if self.notes.get() {
+            let calls = self.serving.borrow().clone();
+            self.launches.borrow_mut().push(Launch { kernel: name.to_owned(), calls });
+        }
         if let Err(error) = launched {
             let before = self.error.take();
             self.error.set(Some(before.unwrap_or_else(|| io::Error::new(error.kind(), format!("{name}: {error}")))));
@@ -109,23 +143,27 @@ impl Queue {
 
     /// A matrix-vector product, in one launch with those before it if they have the same input and shape.
     pub(crate) fn matvec(&self, cut: Cut, arguments: &Arguments, part: Part) {
-        if let Some((known, together)) = &mut *self.pending.borrow_mut()
+        if let Some((known, together, calls)) = &mut *self.pending.borrow_mut()
             && *known == cut
             && together.join(arguments, part, &cut)
         {
+            calls.extend(self.serving.borrow().iter());
             return;
         }
         self.flush();
         let mut alone = *arguments;
         alone.join(arguments, part, &cut);
-        *self.pending.borrow_mut() = Some((cut, alone));
+        let calls = self.serving.borrow().clone();
+        *self.pending.borrow_mut() = Some((cut, alone, calls));
     }
 
     /// Launches what was held back.
     pub(crate) fn flush(&self) {
         let pending = self.pending.borrow_mut().take();
-        if let Some((cut, arguments)) = pending {
+        if let Some((cut, arguments, calls)) = pending {
+            let now = self.serving.replace(calls);
             arguments.launch(self, &cut);
+            self.serving.replace(now);
         }
     }
 
