@@ -260,7 +260,7 @@ fn gpu() -> Vec<Finding> {
     vec![
         row("driver", driver, "--device cuda runs models on the GPU through it"),
         row("nvrtc", found.compiler.map(version), "compiles the GPU kernels when --device cuda first uses them"),
-        row("kernels compiled ahead", ahead, "run on a machine that has a driver and no nvrtc"),
+        row("cubins", ahead, "kernels compiled ahead, for a machine that has a driver and no nvrtc"),
         row("cupti", found.profiler.map(version), "hourglass timeline --device cuda records every kernel with it"),
         row("ncu", ncu, "hourglass capture --device cuda profiles every kernel of a pass with it"),
     ]
