@@ -14,14 +14,14 @@ fn git(arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Adds the `.rs` files of `folder` and below, as paths from the repository's root.
+/// Adds the source files (Rust, and the GPU's kernels) of `folder` and below, as paths from the repository's root.
 fn add(folder: &str, files: &mut Vec<String>) -> std::io::Result<()> {
     for entry in fs::read_dir(Path::new(ROOT).join(folder))? {
         let entry = entry?;
         let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
         if entry.file_type()?.is_dir() {
             add(&path, files)?;
-        } else if path.ends_with(".rs") {
+        } else if [".rs", ".cu", ".cuh"].iter().any(|end| path.ends_with(end)) {
             files.push(path);
         }
     }
@@ -38,11 +38,11 @@ fn sources() -> Result<String, Box<dyn Error>> {
         let folder = format!("crates/{}", name.to_string_lossy());
         // A changed source is hashed again; a changed test is no reason to build all of this again.
         let part = |name: &str| Some(format!("{folder}/{name}")).filter(|path| Path::new(ROOT).join(path).exists());
-        if let Some(src) = part("src") {
-            add(&src, &mut files)?;
+        for sources in ["src", "kernels"].into_iter().filter_map(part) {
+            add(&sources, &mut files)?;
         }
         files.extend(part("build.rs"));
-        for path in ["src", "build.rs", "Cargo.toml"].into_iter().filter_map(part) {
+        for path in ["src", "kernels", "build.rs", "Cargo.toml"].into_iter().filter_map(part) {
             println!("cargo:rerun-if-changed={ROOT}/{path}");
         }
     }
@@ -63,7 +63,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let Some(commit) = git(&["rev-parse", "HEAD"]) else { return Ok(()) };
     println!("cargo:rustc-env=HOURGLASS_COMMIT={commit}");
     // Dirty is what differs among the files that the binary is made of, new ones included.
-    let made_of = ["../*/src", "../*/build.rs", "../*/Cargo.toml", "../../Cargo.toml", "../../Cargo.lock"];
+    let made_of =
+        ["../*/src", "../*/kernels", "../*/build.rs", "../*/Cargo.toml", "../../Cargo.toml", "../../Cargo.lock"];
     if let Some(changes) = git(&[&["status", "--porcelain", "--"][..], &made_of].concat()) {
         println!("cargo:rustc-env=HOURGLASS_DIRTY={}", !changes.is_empty());
     }

@@ -1,4 +1,4 @@
-//! Any bytes as the files that captures bring: counters of perf, a file of callgrind, the raw files of a trace. An error at
+//! Any bytes as the files that captures bring: counters of perf, a file of callgrind, the raw files of a trace, a profiled pass's among them. An error at
 //! worst; what is read as a trace can be attributed.
 
 #![no_main]
@@ -15,7 +15,12 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         files.insert(String::from_utf8_lossy(name).into_owned(), content.to_vec());
     }
     let read = |name: &str| files.get(name).cloned().ok_or_else(|| std::io::ErrorKind::NotFound.into());
-    if let Ok(trace) = RawTrace::read(read) {
+    let plain = |bytes: Vec<u8>| -> Box<dyn std::io::BufRead> { Box::new(std::io::Cursor::new(bytes)) };
+    let profiled = match RawTrace::read_profiled(read, plain) {
+        Ok(record::Known::Is((trace, _))) => Some(trace),
+        _ => None,
+    };
+    for trace in RawTrace::read(read).ok().into_iter().chain(profiled) {
         let roofs = Roofs { ceilings: None, threads: 1, footprint: 0 };
         let _ = kernel_tree(&trace, &placed(&trace), roofs, &Hints::default());
     }

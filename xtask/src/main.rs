@@ -2,6 +2,7 @@
 //! Not here: anything the shipped binary needs.
 
 mod book;
+mod cubins;
 mod day;
 mod deps;
 mod fixtures;
@@ -20,6 +21,7 @@ const USAGE: &str = "usage: cargo xtask VERB
   test      format, lints, crate edges, schemas, documentation, then every test in release mode
   day       what you wrote for a day of crates/lab/days: its tests, whether the model calls it, the clock against its parent
   book      builds the handbook into target/book; with --check only looks whether everything in it is there
+  cubins    compiles the GPU kernels ahead, for machines with a driver and no compiler; the next build takes them in
   deps      fails on an edge between crates that the map does not have
   schema    writes schemas/ from the record types; with --check only compares
   fixtures  fetches the real model and tokenizer that some tests read, into downloads/
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         ["test"] => test::run(),
         ["day", number] => day::run(number),
         ["book", ref words @ ..] => book::run(words),
+        ["cubins"] => cubins::run(),
         ["deps"] => deps::run(),
         ["schema"] => schema::write(),
         ["schema", "--check"] => schema::check(),

@@ -2,8 +2,10 @@
 //! Not here: how it is taken (`probe`), what it comes to (`reduce`, `lines`), what is printed (`capture/table`).
 
 mod callgrind;
+mod profiled;
 mod table;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -89,7 +91,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 2)]
     overhead_rounds: usize,
     /// Write the raw files into this new directory
-    #[arg(long, value_name = "DIR", required_unless_present = "simulated_pass")]
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["simulated_pass", "profiled_pass"])]
     trace: Option<PathBuf>,
     /// Write the metadata [default: the directory's name with .capture.json]
     #[arg(long, value_name = "FILE")]
@@ -100,11 +102,22 @@ pub(crate) struct Args {
     /// Run one pass for valgrind, which started this process, and print which kernels ran
     #[arg(long, hide = true)]
     simulated_pass: bool,
+    /// Run one pass for a GPU's profiler, which started this process, and write what ran
+    #[arg(long, hide = true, value_name = "FILE")]
+    profiled_pass: Option<PathBuf>,
     #[command(flatten)]
     engine: EngineArgs,
     /// Print the metadata in place of the summary
     #[arg(long)]
     json: bool,
+}
+
+/// Which Nsight Compute would profile a GPU.
+///
+/// # Errors
+/// None: why.
+pub(crate) fn ncu_version() -> std::result::Result<String, String> {
+    profiled::ncu().map(|(_, version)| version)
 }
 
 /// Where a capture is written.
@@ -122,9 +135,14 @@ struct Paths {
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
-    args.engine.machine.device.expect_cpu("capture", "use `hourglass replay` to see where the time of a GPU goes")?;
     args.check()?;
+    if args.profiled_pass.is_none() && args.engine.machine.device.is_gpu()? {
+        return profiled::run(&args);
+    }
     let options = args.engine.options()?;
+    if let Some(file) = &args.profiled_pass {
+        return profiled::pass(&args, options, file);
+    }
     if args.simulated_pass {
         return callgrind::pass(&args, options);
     }
@@ -259,6 +277,33 @@ impl Args {
             overhead_rounds: self.overhead_rounds,
             directory: paths.trace.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")),
         }
+    }
+
+    /// The same pass as flags again, for a process of this same program; without threads, device and instruction sets.
+    fn same_pass(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = Vec::new();
+        let mut flag = |name: &str, value: String| words.extend([OsString::from(name), OsString::from(value)]);
+        if let Some(model) = &self.model.model {
+            flag("--model", model.clone());
+        }
+        let machine = &self.engine.machine;
+        flag("--phase", self.phase.phase().name().to_owned());
+        flag("--prefill-logits", self.prefill_logits.mode().name().to_owned());
+        flag("--tokens", self.tokens.to_string());
+        flag("--capacity", self.capacity().to_string());
+        flag("--seed", self.seed.to_string());
+        flag("--w4-group", machine.w4_group.to_string());
+        flag("--solution", machine.solution.name().to_owned());
+        for (name, value) in self.engine.chosen() {
+            flag(name, value);
+        }
+        if self.model.offline {
+            words.push("--offline".into());
+        }
+        if machine.convert {
+            words.push("--convert".into());
+        }
+        words
     }
 
     /// Claims every output.

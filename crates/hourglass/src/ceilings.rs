@@ -4,11 +4,13 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Result;
 use probe::ceilings::{self, CHECK_TOLERANCE, CeilingsError, Current};
 use record::{Ceilings, Known, Measured, ThreadCeilings};
 
+use crate::device::DeviceChoice;
 use crate::failure::{Interrupted, usage};
 use crate::progress::Progress;
 use crate::prose::paragraph;
@@ -19,6 +21,9 @@ const COLUMNS: usize = 4;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// What is measured: cpu, cuda (the first GPU), cuda:N, or auto
+    #[arg(long, value_name = "cpu|cuda[:N]|auto", default_value_t = DeviceChoice::Cpu)]
+    device: DeviceChoice,
     /// A number of threads to measure for, beside those up to every processor
     #[arg(long, value_name = "N")]
     threads: Option<u64>,
@@ -45,6 +50,17 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         }
     }
     let file = output::create_if_asked("--json-output", args.json_output.as_deref())?;
+    if let Some(device) = args.device.open()? {
+        let found = of_device(&args, device)?;
+        if let Some(file) = file {
+            file.finish_with_json(&found)?;
+        }
+        match args.json {
+            true => output::print_json(&found)?,
+            false => output::print(device_text(&found).as_bytes())?,
+        }
+        return Ok(if found.void { ExitCode::FAILURE } else { ExitCode::SUCCESS });
+    }
     let progress = Progress::new("ceilings");
     let show = |done: usize, total: usize, what: &str| progress.steps(done, total, what);
     let cancelled = interrupt::flag();
@@ -72,6 +88,44 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         output::print(text(&current).as_bytes())?;
     }
     Ok(if current.ceilings.void { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// A GPU's, measured now.
+fn of_device(args: &Args, device: Arc<dyn ops::Device>) -> Result<Ceilings> {
+    if args.threads.is_some() {
+        return Err(usage(format!("--threads: a GPU has none; leave it out with --device {}", args.device)));
+    }
+    let registry = ops::Registry::standard().on_device(device.kernels());
+    let mut options = model::LoadOptions::new(registry.checkpoint(ops::ladder::FAST).map_err(usage)?);
+    options.device = Some(device);
+    Ok(ceilings::of_device(&options, args.rounds.unwrap_or(ceilings::ROUNDS))?)
+}
+
+fn device_text(ceilings: &Ceilings) -> String {
+    let host = &ceilings.conditions.host;
+    let driver = host.driver.known().map_or("unknown", String::as_str);
+    let mut text = format!("Ceilings of {}, driver {driver}\n", host.device);
+    let _ = writeln!(text, "{}, {} rounds, id {}\n", ceilings.created, ceilings.workload.rounds, &ceilings.id()[..16]);
+    let mut line = |what: &str, rate: &Known<Measured>, unit: &str| {
+        let shown = match rate {
+            Known::Is(measured) => cell(measured),
+            Known::Unavailable(missing) => missing.unavailable.clone(),
+        };
+        let _ = writeln!(text, "{what:<52}{shown:>14} {unit}");
+    };
+    for entry in &ceilings.threads {
+        for row in &entry.bandwidth {
+            let bytes = row.footprint_bytes.known().copied().unwrap_or(0);
+            line(&format!("read {}, {} MiB", row.level.name(), bytes >> 20), &row.rate, "GB/s");
+        }
+        for row in &entry.peaks {
+            line(&format!("multiply, {}", row.path.name()), &row.rate, "GFLOP/s");
+        }
+        line("one more kernel in a graph, dependent", &entry.barrier, "us");
+        line("a graph of one kernel, until the host knows", &entry.dispatch, "us");
+    }
+    text += "Medians and the median deviation from them. A ceiling is the best sample.\n";
+    text
 }
 
 fn text(current: &Current) -> String {

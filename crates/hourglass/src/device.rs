@@ -64,6 +64,9 @@ impl DeviceChoice {
         }
         match ops_cuda::open(ordinal) {
             Ok(gpu) => {
+                for note in gpu.notes() {
+                    output::note(format_args!("hourglass: {note}"));
+                }
                 let device: Arc<dyn Device> = Arc::new(gpu);
                 open.push((ordinal, Arc::clone(&device)));
                 Ok(Some(device))
@@ -73,6 +76,18 @@ impl DeviceChoice {
                 Ok(None)
             }
             Err(error) => Err(anyhow::Error::new(error).context(format!("--device {self}"))),
+        }
+    }
+
+    /// Whether it means a GPU here. One that was named is not opened: another process may be about to use it.
+    ///
+    /// # Errors
+    /// None: `auto` takes the CPU where it must.
+    pub(crate) fn is_gpu(self) -> Result<bool> {
+        match self {
+            DeviceChoice::Cpu => Ok(false),
+            DeviceChoice::Cuda(_) => Ok(true),
+            DeviceChoice::Auto => Ok(self.open()?.is_some()),
         }
     }
 

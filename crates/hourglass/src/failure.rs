@@ -90,6 +90,7 @@ fn model_code(error: &model::Error) -> u8 {
         | Error::CacheMemory { .. }
         | Error::Pack(ops::PackError::Memory { .. } | ops::PackError::Threads { .. })
         | Error::Bind(ops::BindError::Memory { .. })
+        | Error::Device { .. }
         | Error::Logits => FAILED,
         _ => USAGE,
     }
@@ -112,6 +113,8 @@ mod tests {
         assert_eq!(code_of(anyhow::anyhow!("something broke")), FAILED);
         assert_eq!(code_of(model::Error::Interrupted), INTERRUPTED);
         assert_eq!(code_of(model::Error::EmptyPrompt), USAGE);
+        let lost = std::io::Error::other("running on the GPU: unspecified launch failure");
+        assert_eq!(code_of(model::Error::Device { label: "cuda:0 (a GPU)".into(), source: lost }), FAILED);
         let cancelled = || weights::Error::Cancelled { doing: "downloading".into() };
         assert_eq!(code_of(cancelled()), FAILED);
         assert_eq!(code_of(model::Error::Weights(cancelled())), FAILED);

@@ -89,7 +89,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
-    args.machine.device.expect_cpu("find", "`hourglass bench` and `hourglass replay` measure on a GPU")?;
+    if args.climb {
+        args.machine.device.expect_cpu("find --climb", "give find a --checkpoint")?;
+    }
     // Said here, because the parser asks nothing more of a flag beside one that --climb excludes, such as --quick.
     for (flag, given) in [("--resume", args.resume.is_some()), ("--to", args.to.is_some())] {
         if given && !args.climb {
@@ -103,7 +105,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let shape = Shape::of(&args)?;
     // Before any work: a wrong flag costs nothing.
     let options = args.machine.options("--checkpoint", &args.checkpoint)?;
-    let checkpoint = options.checkpoint.name.to_owned();
+    let (checkpoint, registry) = (options.checkpoint.name.to_owned(), options.registry);
     let ceilings = args.ceilings.as_deref().filter(|path| *path != Path::new("none"));
     if let Some(path) = ceilings {
         record::read::<record::Ceilings>(
@@ -146,11 +148,11 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         shape: &shape,
         directory: &directory,
         ceilings: args.ceilings.as_deref(),
-        rungs: folder::following(&args.machine.solution.registry(), &checkpoint),
+        rungs: folder::following(&registry, &checkpoint),
         parts: (workload.context_tokens, workload.output_tokens),
     };
     let steps = walk::walk(&plan)?;
-    let folder = Folder::read(&directory, &checkpoint, protocol.flags.clone(), &args.machine.solution.registry());
+    let folder = Folder::read(&directory, &checkpoint, protocol.flags.clone(), &registry);
     let record = folder.record(workload, protocol, steps)?;
     output::OutputFile::create("--out", &directory.join("find.json"))?.finish_with_json(&record)?;
     if !args.no_report {

@@ -11,11 +11,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use probe::lines::{Given, Resolved, lines_record};
-use record::Known;
+use probe::lines::{Given, lines_record};
 use record::capture::lines::{LinesRecord, PlaceLines};
 use record::capture::{export, placed};
 use record::trace::{write_folded, write_speedscope};
+use record::{Known, Unavailable};
 
 use crate::failure::usage;
 use crate::output::OutputDirectory;
@@ -70,14 +70,24 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let package = trace_package::open("TRACE", &args.trace, &manifest, &described)?;
     let sources = args.sources.clone().unwrap_or_else(trace_package::repository);
-    let resolved = Resolved::new(&package.raw, args.binary.as_deref(), &sources);
-    if let Some(missing) = resolved.program_without_lines() {
-        return Err(usage(format!(
+    let without = |missing: &Unavailable| {
+        usage(format!(
             "TRACE {}: no lines can be had: {}; {}",
             args.trace.display(),
             missing.unavailable,
             missing.how_to_get
-        )));
+        ))
+    };
+    let resolved = match trace_package::resolved(&package, args.binary.as_deref(), &sources) {
+        Known::Is(resolved) => resolved,
+        Known::Unavailable(missing) => return Err(without(&missing)),
+    };
+    let raw = match &package.raw {
+        Known::Is(raw) => raw,
+        Known::Unavailable(missing) => return Err(without(missing)),
+    };
+    if let Some(missing) = resolved.program_without_lines() {
+        return Err(without(missing));
     }
     let given = Given {
         metadata: &described.metadata,
@@ -86,7 +96,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         tree_sha256: Known::Is(package.tree_sha256.clone()),
         profile_sha256: Known::unavailable("lines need none", "`hourglass reduce --profile-jsonl FILE`"),
     };
-    let record = lines_record(&given, &package.raw, &placed(&package.raw), &resolved);
+    let record = lines_record(&given, raw, &placed(raw), &resolved);
     if record.samples == 0 {
         return Err(usage(format!(
             "TRACE {}: no sample of a worker is in a captured pass, so no line has a cost; capture longer",

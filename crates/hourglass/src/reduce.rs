@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use probe::lines::{Counted, Given, Resolved, capture_record};
+use probe::lines::{Counted, Given, capture_record};
+use record::capture::reduced::CaptureRecord;
 use record::capture::{callgrind, perf_stat};
 use record::{Ceilings, Known};
 
 use crate::failure::usage;
 use crate::replay::files;
+use crate::trace_package::Package;
 use crate::{output, trace_package};
 
 #[derive(clap::Args)]
@@ -86,9 +88,25 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         None => Known::unavailable("no counters of another tool were given", "--profile-jsonl FILE"),
     };
     let sources = args.sources.clone().unwrap_or_else(trace_package::repository);
-    let resolved = package.as_ref().map(|package| Resolved::new(&package.raw, args.binary.as_deref(), &sources));
-    let trace = package.as_ref().map(|package| &package.raw).zip(resolved.as_ref());
-    let record = capture_record(&given, trace, Counted { profile, simulated }, &ceilings);
+    let binary = args.binary.as_deref();
+    let resolved = package.as_ref().map(|package| trace_package::resolved(package, binary, &sources));
+    let trace = match (&package, &resolved) {
+        (Some(package), Some(Known::Is(resolved))) => match &package.raw {
+            Known::Is(raw) => Known::Is((raw, resolved)),
+            Known::Unavailable(missing) => Known::Unavailable(missing.clone()),
+        },
+        (_, Some(Known::Unavailable(missing))) => Known::Unavailable(missing.clone()),
+        _ => Known::unavailable(
+            "no trace was given",
+            "--trace DIR, the directory that `hourglass capture --trace` wrote",
+        ),
+    };
+    let device = match &package {
+        Some(Package { profiled: Some(profiled), .. }) => Known::Is(profiled.tree.clone()),
+        Some(Package { raw: Known::Unavailable(missing), .. }) => Known::Unavailable(missing.clone()),
+        _ => CaptureRecord::without_device(),
+    };
+    let record = capture_record(&given, trace, Counted { profile, simulated }, &ceilings, device);
     out.finish_with_json(&record)?;
     if args.json {
         output::print_json(&record)?;
@@ -128,6 +146,10 @@ fn ceilings(args: &Args, metadata: &record::CaptureMetadata) -> Result<Known<Cei
             }
             Ok(Known::Is(given))
         }
+        None if metadata.conditions.host.device != "cpu" => Ok(Known::unavailable(
+            "the ceilings that are kept are the CPU's, and the pass ran on a GPU",
+            "see how busy its units were, which its profiler measured against their peaks",
+        )),
         None if metadata.conditions.host != probe::host() => {
             Ok(Known::unavailable("the capture is of another machine, or of this one before it was changed", how))
         }

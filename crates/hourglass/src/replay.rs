@@ -18,7 +18,6 @@ use probe::ceilings::CeilingsError;
 use record::{Ceilings, CeilingsUsed, Coverage, Known, Phase, Protocol, Record, ReplayCase, ReplayRecord};
 use weights::ModelFiles;
 
-use crate::device::DeviceChoice;
 use crate::failure::{INTERRUPTED, Interrupted, usage};
 use crate::load::{DEFAULT_MODEL, MachineArgs, ModelArgs};
 use crate::progress::Progress;
@@ -129,7 +128,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let plan = args.decision.plan(&cases, &args.machine)?;
     let given = match args.ceilings.as_deref() {
-        Some(path) if path != Path::new("none") => Some(files::read::<Ceilings>("--ceilings", path)?),
+        Some(path) if path != Path::new("none") => Some(given(args, path)?),
         _ => None,
     };
     let record_file = output::create_if_asked("--json-output", args.json_output.as_deref())?;
@@ -138,13 +137,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let files = if cases.is_empty() { None } else { Some(open(args, &cases)?) };
     let ceilings = match given {
         Some(given) => Known::Is(given),
-        None if args.machine.device != DeviceChoice::Cpu => Known::unavailable(
-            "the ceilings that are measured are the CPU's, and the cases ran on a GPU",
-            "compare with the GPU's own bandwidth and rate by hand",
-        ),
         None if cases.is_empty() || args.ceilings.is_some() => {
             Known::unavailable("no ceilings were asked for", "leave out `--ceilings none`")
         }
+        None if args.machine.device.is_gpu()? => this_device(args, &cases[0])?,
         None => this_machine(args)?,
     };
     let record = measure(args, &cases, files.as_ref(), &ceilings)?;
@@ -210,6 +206,33 @@ impl Args {
             (true, true) => Vec::new(),
         }
     }
+}
+
+/// Ceilings from a file, of what the cases run on.
+///
+/// # Errors
+/// No such record; a GPU's for the CPU, or the other way around.
+fn given(args: &Args, path: &Path) -> Result<Ceilings> {
+    let given = files::read::<Ceilings>("--ceilings", path)?;
+    if given.is_of_device() != args.machine.device.is_gpu()? {
+        return Err(usage(format!(
+            "--ceilings {}: are of {}, and the cases run on --device {}; give those of what runs, as `hourglass ceilings --device` \
+             writes them, or leave them out",
+            path.display(),
+            given.conditions.host.device,
+            args.machine.device
+        )));
+    }
+    Ok(given)
+}
+
+/// The ceilings of the GPU, measured now.
+fn this_device(args: &Args, case: &CaseName) -> Result<Known<Ceilings>> {
+    let options = args.machine.options("--case", &case.checkpoint)?;
+    Ok(match probe::ceilings::of_device(&options, probe::ceilings::ROUNDS) {
+        Ok(ceilings) => Known::Is(ceilings),
+        Err(error) => Known::unavailable(error.to_string(), "`hourglass ceilings --device cuda`"),
+    })
 }
 
 /// The ceilings of this machine, kept or measured now; why there are none, if they cannot be had.

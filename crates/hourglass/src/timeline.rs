@@ -111,10 +111,14 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
-    args.engine.machine.device.expect_cpu("timeline", "use `hourglass replay` to see where the time of a GPU goes")?;
     args.check()?;
     output::check_distinct(&[("--out", args.out.as_deref()), ("--json-output", args.json_output.as_deref())])?;
     let options = args.engine.options()?;
+    if let (Some(_), Err(missing)) = (&options.device, ops_cuda::availability().profiler) {
+        // Before the model is loaded, which takes longer than to find out that nothing can be recorded.
+        let device = args.engine.machine.device;
+        return Err(usage(format!("--device {device}: {}; {}", missing.why, missing.how_to_get)));
+    }
     let trace_file = output::create_if_asked("--out", args.out.as_deref())?;
     let record_file = output::create_if_asked("--json-output", args.json_output.as_deref())?;
     let files = args.model.open(Some(DEFAULT_MODEL))?;
@@ -226,6 +230,7 @@ fn close(
             measured => measured.clone(),
         },
         sampling: timeline.sampling.clone(),
+        device: timeline.device.clone(),
         checks: Vec::new(),
         void: false,
     };

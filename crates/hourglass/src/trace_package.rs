@@ -1,15 +1,17 @@
 //! A captured trace as the verbs `reduce` and `lines` are given it: metadata, manifest, directory, each held against the others.
 //! Not here: what is computed from it.
 
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use record::capture::load::RawTrace;
+use flate2::read::GzDecoder;
+use probe::lines::Resolved;
+use record::capture::load::{Profiled, RawTrace};
 use record::capture::manifest::{MAX_MANIFEST_BYTES, Manifest};
-use record::capture::raw::{CALLGRIND, SOURCES};
+use record::capture::raw::{CALLGRIND, PROFILE, SOURCES};
 use record::capture::{CaptureMetadata, TracePackage};
-use record::{Record, file_digest, schema_in};
+use record::{Known, Record, file_digest, schema_in};
 
 use crate::failure::usage;
 use crate::replay::files;
@@ -25,7 +27,10 @@ pub(crate) struct Described {
 
 /// A verified trace.
 pub(crate) struct Package {
-    pub(crate) raw: RawTrace,
+    /// Unavailable where a GPU's pass could not be profiled.
+    pub(crate) raw: Known<RawTrace>,
+    /// What a GPU's profiler said beside it.
+    pub(crate) profiled: Option<Profiled>,
     /// The bytes of `callgrind.out`, if it has one.
     pub(crate) callgrind: Option<Vec<u8>>,
     pub(crate) package: TracePackage,
@@ -135,11 +140,17 @@ pub(crate) fn open(flag: &str, directory: &Path, manifest: &Manifest, described:
         let bytes = std::fs::read(&path)?;
         if file_digest(&bytes) == *expected { Ok(bytes) } else { Err(io::Error::other("it is being changed")) }
     };
-    let raw = RawTrace::read(read).map_err(|error| named(error.to_string()))?;
-    if raw.steps.len() as u64 != described.metadata.steps {
+    let (raw, profiled) = match manifest.get(PROFILE) {
+        None => (Known::Is(RawTrace::read(read).map_err(|error| named(error.to_string()))?), None),
+        Some(_) => match RawTrace::read_profiled(read, unpacked).map_err(|error| named(error.to_string()))? {
+            Known::Is((raw, profiled)) => (Known::Is(raw), Some(profiled)),
+            Known::Unavailable(missing) => (Known::Unavailable(missing), None),
+        },
+    };
+    let passes = raw.known().map_or(described.metadata.steps, |raw| raw.steps.len() as u64);
+    if passes != described.metadata.steps {
         return Err(named(format!(
-            "holds {} passes, its metadata say {}; give the three outputs of one capture",
-            raw.steps.len(),
+            "holds {passes} passes, its metadata say {}; give the three outputs of one capture",
             described.metadata.steps
         )));
     }
@@ -154,7 +165,21 @@ pub(crate) fn open(flag: &str, directory: &Path, manifest: &Manifest, described:
         manifest_sha256: manifest.sha256(),
     };
     let tree_sha256 = manifest.get(SOURCES).unwrap_or_default().to_owned();
-    Ok(Package { raw, callgrind, package, tree_sha256 })
+    Ok(Package { raw, profiled, callgrind, package, tree_sha256 })
+}
+
+/// A page of a GPU's profiler, unpacked as it is read.
+pub(crate) fn unpacked(bytes: Vec<u8>) -> Box<dyn BufRead> {
+    Box::new(BufReader::new(GzDecoder::new(io::Cursor::new(bytes))))
+}
+
+/// What a package's addresses are, where it has samples.
+pub(crate) fn resolved(package: &Package, binary: Option<&Path>, sources: &Path) -> Known<Resolved> {
+    match (&package.raw, &package.profiled) {
+        (Known::Is(raw), Some(profiled)) => Known::Is(Resolved::of_device(raw, profiled, sources)),
+        (Known::Is(raw), None) => Known::Is(Resolved::new(raw, binary, sources)),
+        (Known::Unavailable(missing), _) => Known::Unavailable(missing.clone()),
+    }
 }
 
 /// The repository around the working directory, or this directory without one.

@@ -63,7 +63,6 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
-    args.machine.device.expect_cpu("wiring", "see `kernels` in the conditions of a record made on the GPU")?;
     if args.input_len == 0 {
         return Err(usage("--input-len 0: expected at least 1"));
     }

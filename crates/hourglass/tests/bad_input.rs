@@ -433,3 +433,32 @@ fn help_is_not_an_error() {
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     }
 }
+
+#[test]
+fn a_gpu_that_is_not_there() {
+    if ops_cuda::availability().driver.is_ok() {
+        println!("skipped: this machine has a GPU");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    let trace = trace.to_str().unwrap();
+    for words in [
+        &["run", "--model", "synthetic:tiny", "--ids", "1"][..],
+        &["timeline", "--model", "synthetic:tiny"],
+        &["replay", "--model", "synthetic:tiny", "--case", "fast:decode:8"],
+        &["find", "--model", "synthetic:tiny"],
+        &["wiring", "fast", "--model", "synthetic:tiny"],
+        &["ceilings"],
+    ] {
+        let message = refusal(&[words, &["--device", "cuda"]].concat(), 1);
+        says(&message, &["--device cuda:0", "no NVIDIA driver", "doctor"]);
+    }
+    let capture = ["capture", "--model", "synthetic:tiny", "--trace", trace, "--device", "cuda"];
+    says(&refusal(&capture, 1), &["--device cuda:0", "no NVIDIA driver", "doctor"]);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is written");
+    for more in [&["--steps", "7"][..], &["--seconds", "2"], &["--counters", "callgrind"]] {
+        says(&refusal(&[&capture[..], more].concat(), 2), &["--device cuda:0", "captured once", "--seconds"]);
+    }
+    says(&refusal(&["find", "--climb", "--device", "cuda"], 2), &["find --climb", "CPU alone"]);
+}

@@ -126,6 +126,7 @@ fn with_times(place: &Place, from: &str, to: &str, after: f64) {
             peak_rss: Reading::measured(2e6, Unit::Bytes, 1),
             processor_share: Reading::measured(1.0, Unit::Share, 1),
             output_hash: measured.clock.output_hash.clone(),
+            device: record::DeviceUse::none(),
         });
     }
     record.conclude().unwrap();

@@ -1,6 +1,8 @@
 //! Which GPU libraries this machine has: the driver, the run-time compiler, the profiler.
 //! Each is there with what it says of itself, or missing with the reason and the way to get it.
 
+use crate::compiler::Compiler;
+use crate::cupti;
 use crate::library::Library;
 
 /// What was found. Never an error: a machine without a GPU is an ordinary machine.
@@ -76,15 +78,11 @@ fn driver() -> Result<Driver, String> {
 }
 
 fn compiler() -> Result<String, String> {
-    let library = Library::open(&[c"libnvrtc.so", c"libnvrtc.so.13", c"libnvrtc.so.12", c"libnvrtc.so.11.2"])?;
-    let (status, major, minor) = library.read_two_numbers(c"nvrtcVersion")?;
-    succeeded("nvrtcVersion", status)?;
-    Ok(format!("{major}.{minor}"))
+    Compiler::find().map(|compiler| compiler.version())
 }
 
 fn profiler() -> Result<String, String> {
-    let library = Library::open(&[c"libcupti.so", c"libcupti.so.13", c"libcupti.so.12", c"libcupti.so.11.8"])?;
-    let (status, version) = library.read_number(c"cuptiGetVersion")?;
+    let (status, version) = cupti::library()?.read_number(c"cuptiGetVersion")?;
     succeeded("cuptiGetVersion", status)?;
     Ok(version.to_string())
 }

@@ -10,6 +10,7 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 type Program = *mut c_void;
 
@@ -118,12 +119,21 @@ impl Compiler {
     /// # Errors
     /// What the compiler said.
     pub fn compile(&self, source: &Source, architecture: &str, more: &[&str]) -> Result<Compiled, String> {
+        let more = more.iter().map(|option| (*option).to_owned());
+        let all: Vec<String> = options(architecture).into_iter().chain(more).collect();
+        self.compile_with(source, &all, architecture)
+    }
+
+    /// The same with these options alone, which are those of `architecture`.
+    ///
+    /// # Errors
+    /// What the compiler said.
+    pub fn compile_with(&self, source: &Source, options: &[String], architecture: &str) -> Result<Compiled, String> {
         let text = CString::new(source.text()).map_err(|error| error.to_string())?;
         let name = CString::new(source.name).map_err(|error| error.to_string())?;
-        let options: Vec<CString> = options(architecture)
-            .into_iter()
-            .chain(more.iter().map(|option| (*option).to_owned()))
-            .map(|option| CString::new(option).map_err(|error| error.to_string()))
+        let options: Vec<CString> = options
+            .iter()
+            .map(|option| CString::new(option.as_str()).map_err(|error| error.to_string()))
             .collect::<Result<_, _>>()?;
         let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         let mut program = ptr::null_mut();
@@ -153,11 +163,12 @@ impl Compiler {
         if status == 0 { Ok(bytes) } else { Err(format!("status {status}")) }
     }
 
-    /// The same from the cache, or compiled and put there. A cache that cannot be read or written only costs time.
+    /// The same from the cache, or compiled and put there, with a sentence if what was there was damaged. A cache that cannot be read
+    /// or written only costs time.
     ///
     /// # Errors
     /// As for [`Compiler::compile`].
-    pub(crate) fn cached(&self, source: &Source, architecture: &str) -> Result<Vec<u8>, String> {
+    pub(crate) fn cached(&self, source: &Source, architecture: &str) -> Result<(Vec<u8>, Option<String>), String> {
         let mut hash = Sha256::new();
         for part in [source.text().as_str(), &options(architecture).join(" "), &self.version()] {
             hash.update(part.as_bytes());
@@ -165,14 +176,18 @@ impl Compiler {
         }
         let key: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
         let path = cache_directory().map(|directory| directory.join(format!("{key}.cubin")));
-        if let Some(cubin) = path.as_ref().and_then(|path| fs::read(path).ok()).and_then(|bytes| unsealed(&bytes)) {
-            return Ok(cubin);
+        let mut damaged = None;
+        if let Some((path, bytes)) = path.as_ref().and_then(|path| Some((path, fs::read(path).ok()?))) {
+            match unsealed(&bytes) {
+                Some(cubin) => return Ok((cubin, None)),
+                None => damaged = Some(format!("{} was damaged: {} was compiled again", path.display(), source.name)),
+            }
         }
         let cubin = self.compile(source, architecture, &[])?.cubin;
         if let Some(path) = path {
             let _ = keep(&path, &cubin);
         }
-        Ok(cubin)
+        Ok((cubin, damaged))
     }
 }
 
@@ -196,12 +211,14 @@ fn unsealed(bytes: &[u8]) -> Option<Vec<u8>> {
     (Sha256::digest(cubin).as_slice() == digest).then(|| cubin.to_vec())
 }
 
-/// Written beside and renamed, so that another process sees all of it or nothing.
+/// Written beside and renamed, so that others see all of it or nothing; several may do so at once, in other processes or in this one.
 fn keep(path: &Path, cubin: &[u8]) -> std::io::Result<()> {
+    static WRITTEN: AtomicU32 = AtomicU32::new(0);
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
-    let beside = path.with_extension(format!("{}.part", std::process::id()));
+    let number = WRITTEN.fetch_add(1, Relaxed);
+    let beside = path.with_extension(format!("{}-{number}.part", std::process::id()));
     fs::write(&beside, [Sha256::digest(cubin).as_slice(), cubin].concat())?;
     fs::rename(&beside, path)
 }
@@ -219,5 +236,26 @@ mod tests {
         let mut damaged = sealed.clone();
         damaged[34] ^= 1;
         assert_eq!((unsealed(&damaged), unsealed(&sealed[..20])), (None, None));
+    }
+
+    #[test]
+    fn whoever_reads_while_others_write_sees_all_of_it_or_nothing() {
+        let folder = std::env::temp_dir().join(format!("hourglass-cubins-{}", std::process::id()));
+        let (path, code) = (folder.join("deep/a.cubin"), vec![7_u8; 1 << 20]);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..20).for_each(|_| keep(&path, &code).unwrap()));
+            }
+            let mut seen = 0;
+            while seen < 50 {
+                if let Ok(bytes) = fs::read(&path) {
+                    assert_eq!(unsealed(&bytes).as_deref(), Some(code.as_slice()));
+                    seen += 1;
+                }
+            }
+        });
+        let left: Vec<_> = fs::read_dir(folder.join("deep")).unwrap().collect();
+        assert_eq!(left.len(), 1, "nothing is left beside it");
+        fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -15,6 +15,7 @@ pub(crate) type Context = *mut c_void;
 pub(crate) type Stream = *mut c_void;
 pub(crate) type Module = *mut c_void;
 pub(crate) type Function = *mut c_void;
+pub(crate) type Event = *mut c_void;
 pub(crate) type Graph = *mut c_void;
 pub(crate) type GraphExec = *mut c_void;
 type Status = c_int;
@@ -89,6 +90,7 @@ driver_calls! {
     device_count = c"cuDeviceGetCount"(*mut c_int);
     device_name = c"cuDeviceGetName"(*mut c_char, c_int, c_int);
     device_attribute = c"cuDeviceGetAttribute"(*mut c_int, c_int, c_int);
+    device_bus = c"cuDeviceGetPCIBusId"(*mut c_char, c_int, c_int);
     context_retain = c"cuDevicePrimaryCtxRetain"(*mut Context, c_int);
     context_set = c"cuCtxSetCurrent"(Context);
     memory_info = c"cuMemGetInfo_v2"(*mut usize, *mut usize);
@@ -116,11 +118,17 @@ driver_calls! {
     graph_launch = c"cuGraphLaunch"(GraphExec, Stream);
     graph_exec_destroy = c"cuGraphExecDestroy"(GraphExec);
     graph_destroy = c"cuGraphDestroy"(Graph);
+    event_create = c"cuEventCreate"(*mut Event, c_uint);
+    event_record = c"cuEventRecord"(Event, Stream);
+    event_elapsed = c"cuEventElapsedTime"(*mut f32, Event, Event);
+    profiler_start = c"cuProfilerStart"();
+    profiler_stop = c"cuProfilerStop"();
     error_string = c"cuGetErrorString"(Status, *mut *const c_char);
 }
 
 /// What is asked of a device by number (`CUdevice_attribute`).
 pub(crate) const MULTIPROCESSORS: c_int = 16;
+pub(crate) const CACHE_BYTES: c_int = 38;
 pub(crate) const CAPABILITY_MAJOR: c_int = 75;
 pub(crate) const CAPABILITY_MINOR: c_int = 76;
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
@@ -179,6 +187,13 @@ impl Driver {
         let mut text = [0u8; 257];
         self.ok("the GPU's name", (self.device_name)(text.as_mut_ptr().cast(), 256, device))?;
         Ok(CStr::from_bytes_until_nul(&text).map(CStr::to_string_lossy).unwrap_or_default().into_owned())
+    }
+
+    /// Where it is on the bus, e.g. `0000:3b:00.0`: how other libraries of NVIDIA's know it.
+    pub(crate) fn bus_id(&self, device: i32) -> io::Result<CString> {
+        let mut text = [0u8; 33];
+        self.ok("the GPU's place on the bus", (self.device_bus)(text.as_mut_ptr().cast(), 32, device))?;
+        Ok(CStr::from_bytes_until_nul(&text).map(CStr::to_owned).unwrap_or_default())
     }
 
     pub(crate) fn attribute(&self, device: i32, which: c_int) -> io::Result<i32> {
@@ -290,6 +305,27 @@ impl Driver {
             let (sizes, tile, steps) = (sizes.as_ptr(), tile.as_ptr(), steps.as_ptr());
             (self.tensor_map)(map, bf16, 2, start, sizes, &line_bytes, tile, steps, plain, swizzle, promotion, zeros)
         })
+    }
+
+    pub(crate) fn event(&self) -> io::Result<Event> {
+        self.asked("an event", ptr::null_mut(), |event| (self.event_create)(event, 0))
+    }
+
+    /// Notes the time when the stream comes to it.
+    pub(crate) fn mark(&self, event: Event, stream: Stream) -> io::Result<()> {
+        self.ok("marking a time on the GPU", (self.event_record)(event, stream))
+    }
+
+    /// Nanoseconds between two marks that the stream has come to.
+    pub(crate) fn between(&self, start: Event, end: Event) -> io::Result<u64> {
+        let ms = self.asked("the time between two marks", 0.0_f32, |ms| (self.event_elapsed)(ms, start, end))?;
+        Ok((f64::from(ms) * 1e6) as u64)
+    }
+
+    /// Where an outside profiler's range begins or ends.
+    pub(crate) fn profiler(&self, on: bool) -> io::Result<()> {
+        let status = if on { (self.profiler_start)() } else { (self.profiler_stop)() };
+        self.ok("telling a profiler where to look", status)
     }
 
     pub(crate) fn begin_capture(&self, stream: Stream) -> io::Result<()> {

@@ -3,13 +3,21 @@
 
 #![allow(unsafe_code, reason = "page-locked memory that the GPU reads and writes, and handles that cross threads")]
 
-use crate::compiler::Compiler;
-use crate::driver::{CAPABILITY_MAJOR, CAPABILITY_MINOR, Context, Driver, MULTIPROCESSORS, Module};
-use crate::graphs::{Graphs, Key, Next};
+use crate::ceilings::Bench;
+use crate::cupti::{ClockPair, cupti};
+use crate::driver::{
+    CACHE_BYTES, CAPABILITY_MAJOR, CAPABILITY_MINOR, Context, Driver, Event, GraphExec, MULTIPROCESSORS,
+};
+use crate::graphs::{Captured, Graphs, Key, Next};
+use crate::images::images;
 use crate::layout::{DeviceWeight, FRAGMENTS, PLAIN_BF16, describe, layout};
+use crate::memory::Memory;
 use crate::queue::Queue;
-use crate::{operators, sources, step};
-use ops::{Bound, BoundCall, DType, Device, Kernel, Matrix, Packed, Step, WeightFormat, WeightShape};
+use crate::recorder::{Clocks, Noted, recording};
+use crate::sensors::Sensors;
+use crate::{operators, step};
+use ops::recording::{DeviceState, Launch, Record, Recording};
+use ops::{Bound, BoundCall, DType, Device, DeviceCeilings, Kernel, Matrix, Packed, Step, WeightFormat, WeightShape};
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,6 +57,9 @@ pub struct Gpu {
     label: String,
     driver_version: String,
     hopper: bool,
+    cache_bytes: u64,
+    sensors: Result<Sensors, String>,
+    notes: Vec<String>,
     running: Mutex<Running>,
 }
 
@@ -62,6 +73,35 @@ struct Running {
     best: u64,
     /// The output whose argmax the last run left in `host`.
     found: Option<(u64, usize)>,
+    memory: Memory,
+    /// What the last run launched, if it was noted.
+    last: Arc<Vec<Launch>>,
+    recording: Recorder,
+}
+
+/// How long the graphs of runs took.
+struct Timing {
+    marks: [Event; 2],
+    /// What lies between the marks around a graph that does next to nothing.
+    around_ns: u64,
+    /// Of each run that ran a program; `None` where it was no graph.
+    graphs: Vec<Option<u64>>,
+}
+
+/// What is noted for [`Device::record`].
+enum Recorder {
+    Off,
+    On {
+        start: ClockPair,
+        runs: Vec<Noted>,
+    },
+    Stopped {
+        clocks: Clocks,
+        runs: Vec<Noted>,
+    },
+    /// Graphs as wholes, between two marks on the stream.
+    Timing(Timing),
+    Timed(Timing),
 }
 
 // SAFETY: the driver's handles may be used by any thread that entered the context, which every method does; `Running` is used
@@ -117,25 +157,40 @@ pub fn open(ordinal: u32) -> Result<Gpu, OpenError> {
     if major < 8 {
         return Err(OpenError::Capability { name, major, minor });
     }
-    let compiler = Compiler::find().map_err(|why| OpenError::Compiler { why })?;
-    let architecture = architecture(major, minor);
+    let (images, notes) = images(major, minor)?;
     let context = driver.context(device)?;
     driver.enter(context)?;
-    let modules = load_modules(&driver, &compiler, &architecture)?;
+    let mut modules = HashMap::new();
+    for (name, image) in images {
+        modules.insert(name, driver.load_module(&image)?);
+    }
     let (host, host_there) = driver.mapped(step::ROOM + ARRIVALS * 4)?;
     let step_there = driver.allocate(step::ROOM)?;
     let words = driver.allocate(ARRIVALS * 4 * 4)?;
     driver.fill(words, 0, ARRIVALS * 4 * 4)?;
     let multiprocessors = driver.attribute(device, MULTIPROCESSORS)? as u32;
     let version = driver.version()?;
+    let cache_bytes = u64::try_from(driver.attribute(device, CACHE_BYTES)?).unwrap_or(0);
+    let sensors = driver.bus_id(device).map_err(|error| error.to_string()).and_then(|bus| Sensors::open(&bus));
+    let driver_version = format!("CUDA {}.{}", version / 1000, version % 1000 / 10);
+    let driver_version = match sensors.as_ref().map_err(Clone::clone).and_then(Sensors::driver) {
+        Ok(own) => format!("{own} ({driver_version})"),
+        Err(_) => driver_version,
+    };
+    let mut memory = Memory::default();
+    memory.took(step_there, step::ROOM);
+    memory.took(words, ARRIVALS * 4 * 4);
     let driver = Arc::new(driver);
     // Words of attention, then of argmax, then argmax's best (two words each).
     let queue = Queue::new(&driver, modules, (major >= 9, multiprocessors), (step_there, words))?;
     Ok(Gpu {
         context,
         label: format!("cuda:{ordinal} ({name})"),
-        driver_version: format!("CUDA {}.{}", version / 1000, version % 1000 / 10),
+        driver_version,
         hopper: major == 9,
+        cache_bytes,
+        sensors,
+        notes,
         running: Mutex::new(Running {
             queue,
             host,
@@ -143,42 +198,49 @@ pub fn open(ordinal: u32) -> Result<Gpu, OpenError> {
             step_there,
             best: words + 2 * ARRIVALS as u64 * 4,
             found: None,
+            memory,
+            last: Arc::default(),
+            recording: Recorder::Off,
         }),
         driver,
     })
 }
 
-/// What the compiler calls a GPU of this capability: with the instructions of that generation alone where there are such.
-fn architecture(major: i32, minor: i32) -> String {
-    let own = if major >= 9 { "a" } else { "" };
-    format!("sm_{major}{minor}{own}")
-}
-
-/// All files, compiled side by side.
-fn load_modules(
-    driver: &Driver,
-    compiler: &Compiler,
-    architecture: &str,
-) -> Result<HashMap<&'static str, Module>, OpenError> {
-    let images: Vec<(&'static str, Result<Vec<u8>, String>)> = std::thread::scope(|scope| {
-        let started: Vec<_> = sources::ALL
-            .iter()
-            .map(|source| (source.name, scope.spawn(move || compiler.cached(source, architecture))))
-            .collect();
-        let joined = started.into_iter().map(|(name, thread)| {
-            (name, thread.join().unwrap_or_else(|_| Err(format!("compiling {name} ended without a result"))))
-        });
-        joined.collect()
-    });
-    let mut modules = HashMap::new();
-    for (name, image) in images {
-        let image = image.map_err(|why| OpenError::Compile { why })?;
-        modules.insert(name, driver.load_module(&image)?);
-    }
-    Ok(modules)
-}
-
 impl Gpu {
+    /// What a person should know of how it was opened.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Puts a graph into the stream, between two marks if graphs are timed.
+    fn replay(&self, running: &Running, graph: GraphExec) -> io::Result<()> {
+        let stream = running.queue.stream;
+        let Recorder::Timing(Timing { marks, .. }) = &running.recording else {
+            return self.driver.replay(graph, stream);
+        };
+        self.driver.mark(marks[0], stream)?;
+        self.driver.replay(graph, stream)?;
+        self.driver.mark(marks[1], stream)
+    }
+
+    /// Two marks, and what lies between them around a graph of one kernel that does nothing: the quickest of some.
+    fn timing(&self, running: &Running) -> io::Result<Timing> {
+        let (queue, stream) = (&running.queue, running.queue.stream);
+        let bench = Bench { driver: &self.driver, queue, hopper: self.hopper, cache_bytes: self.cache_bytes };
+        let nothing = bench.chain(running.step_there, 1)?;
+        let marks = [self.driver.event()?, self.driver.event()?];
+        let mut around_ns = u64::MAX;
+        for _ in 0..16 {
+            self.driver.mark(marks[0], stream)?;
+            self.driver.replay(nothing, stream)?;
+            self.driver.mark(marks[1], stream)?;
+            self.driver.wait(stream)?;
+            around_ns = around_ns.min(self.driver.between(marks[0], marks[1])?);
+        }
+        self.driver.drop_graph(nothing);
+        Ok(Timing { marks, around_ns, graphs: Vec::new() })
+    }
+
     fn enter(&self) -> io::Result<MutexGuard<'_, Running>> {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         self.driver.enter(self.context)?;
@@ -204,18 +266,32 @@ impl Device for Gpu {
         self.driver.free_bytes()
     }
 
+    fn state(&self) -> Result<DeviceState, String> {
+        self.sensors.as_ref().map_err(Clone::clone)?.read()
+    }
+
+    fn peak_bytes(&self) -> usize {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).memory.peak()
+    }
+
+    fn reset_peak(&self) {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).memory.reset_peak();
+    }
+
     fn allocate(&self, bytes: usize) -> io::Result<*mut u8> {
-        let _running = self.enter()?;
+        let mut running = self.enter()?;
         let at = self.driver.allocate(bytes).map_err(|error| match self.driver.free_bytes() {
             Ok(free) => io::Error::new(error.kind(), format!("{error}: {bytes} bytes wanted, {free} free")),
             Err(_) => error,
         })?;
+        running.memory.took(at, bytes);
         self.driver.fill(at, 0, bytes)?;
         Ok(at as *mut u8)
     }
 
     fn free(&self, start: *mut u8) {
-        if self.enter().is_ok() {
+        if let Ok(mut running) = self.enter() {
+            running.memory.gave_back(start as u64);
             self.driver.free(start as u64);
         }
     }
@@ -236,8 +312,10 @@ impl Device for Gpu {
         if kind != FRAGMENTS && kind != PLAIN_BF16 {
             return self.upload(to, weight.bytes);
         }
-        let running = self.enter()?;
+        let mut running = self.enter()?;
         let staged = self.driver.allocate(weight.bytes.len())?;
+        running.memory.took(staged, weight.bytes.len());
+        running.queue.serve(None);
         let placed = self.driver.upload(staged, weight.bytes).and_then(|()| {
             let there = describe(to as u64, &shape, false);
             let arguments =
@@ -260,7 +338,9 @@ impl Device for Gpu {
             running.queue.finish()?;
             self.driver.wait(running.queue.stream)
         });
+        running.memory.gave_back(staged);
         self.driver.free(staged);
+        running.between_runs();
         placed
     }
 
@@ -285,6 +365,7 @@ impl Device for Gpu {
         let output = bound.output();
         let whole = wanted == bound.calls().len() && output.rows <= ARGMAX_ROWS;
         let put = |running: &Running| {
+            running.queue.serve(None);
             running.step_in(step_bytes);
             let mut order = false;
             for (index, call) in bound.calls().iter().enumerate() {
@@ -294,9 +375,12 @@ impl Device for Gpu {
                         running.queue.flush();
                         order = false;
                     }
+                    running.queue.serve(Some(index));
                     bound.enqueue(index, step, &running.queue);
                 }
             }
+            // What was held back serves the calls that it is of.
+            running.queue.serve(None);
             if whole {
                 running.argmax(&output);
             }
@@ -306,56 +390,163 @@ impl Device for Gpu {
             running.forget_results(output.rows);
         }
         let (queue, graphs) = (&running.queue, bound.kept(|| Graphs::new(&self.driver)));
-        match graphs.next(key) {
-            Next::Launch => put(&running)?,
+        let (launches, graph) = match graphs.next(key) {
+            Next::Launch => {
+                put(&running)?;
+                (Arc::new(queue.take_launches()), false)
+            }
             Next::Capture => {
+                // Once per graph: every replay is of these launches.
+                queue.note(true);
                 self.driver.begin_capture(queue.stream)?;
                 let captured = put(&running);
                 let graph = self.driver.end_capture(queue.stream);
+                let launches = Arc::new(queue.take_launches());
+                queue.note(running.notes());
                 captured?;
                 let graph = graph?;
-                graphs.keep(key, graph);
-                self.driver.replay(graph, queue.stream)?;
+                graphs.keep(key, Captured { graph, launches: Arc::clone(&launches) });
+                self.replay(&running, graph)?;
+                (launches, true)
             }
-            Next::Replay(graph) => {
-                self.driver.replay(graph, queue.stream)?;
+            Next::Replay(Captured { graph, launches }) => {
+                self.replay(&running, graph)?;
                 for (index, call) in bound.calls().iter().enumerate() {
                     if wants(call) {
                         bound.count_dispatch(index);
                     }
                 }
+                (launches, true)
             }
-        }
+        };
         if whole {
             running.wait_for_results(output.rows)?;
             running.found = Some((output.as_ptr() as u64, output.rows));
-        } else {
-            self.driver.wait(queue.stream)?;
+        }
+        // Marks and records are whole when the stream has come to its end, which the results do not wait for.
+        if !whole || !matches!(running.recording, Recorder::Off) {
+            self.driver.wait(running.queue.stream)?;
+        }
+        running.ran(launches, true, graph);
+        if let Recorder::Timing(timing) = &mut running.recording {
+            let between = if graph { Some(self.driver.between(timing.marks[0], timing.marks[1])?) } else { None };
+            timing.graphs.push(between);
         }
         Ok(())
     }
 
     fn argmax(&self, _bound: &Bound, output: &Matrix<'_>, row: usize) -> io::Result<u32> {
-        let mut running = self.enter()?;
         let known = (output.as_ptr() as u64, output.rows);
+        {
+            // The run found it already: nothing is asked of the driver, which may have lost the GPU since.
+            let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+            if running.found == Some(known) {
+                return Ok(running.result(row));
+            }
+        }
+        let mut running = self.enter()?;
+        running.queue.serve(None);
         if running.found != Some(known) {
             if output.rows > ARGMAX_ROWS {
                 let start = output.as_ptr().wrapping_add(row * output.row_bytes()) as u64;
                 running.argmax_of(start, 1, output.width, output.dtype);
                 running.queue.finish()?;
                 self.driver.wait(running.queue.stream)?;
+                running.between_runs();
                 return Ok(running.result(0));
             }
             running.argmax(output);
             running.queue.finish()?;
             self.driver.wait(running.queue.stream)?;
             running.found = Some(known);
+            running.between_runs();
         }
         Ok(running.result(row))
+    }
+
+    fn ceilings(&self, rounds: usize) -> io::Result<DeviceCeilings> {
+        let mut running = self.enter()?;
+        running.queue.serve(None);
+        let (queue, hopper, cache_bytes) = (&running.queue, self.hopper, self.cache_bytes);
+        let measured = Bench { driver: &self.driver, queue, hopper, cache_bytes }.measure(rounds);
+        running.between_runs();
+        measured
+    }
+
+    fn record(&self, what: Record) -> io::Result<()> {
+        let mut running = self.enter()?;
+        running.recording = match std::mem::replace(&mut running.recording, Recorder::Off) {
+            Recorder::On { start, runs } => {
+                self.driver.wait(running.queue.stream)?;
+                let profiler = cupti()?;
+                profiler.off()?;
+                Recorder::Stopped { clocks: Clocks { start, stop: profiler.clocks()? }, runs }
+            }
+            Recorder::Timing(timing) => Recorder::Timed(timing),
+            other => other,
+        };
+        match what {
+            Record::Nothing => {}
+            Record::Launches => {
+                let profiler = cupti()?;
+                profiler.on()?;
+                running.recording = Recorder::On { start: profiler.clocks()?, runs: Vec::new() };
+            }
+            Record::Graphs => running.recording = Recorder::Timing(self.timing(&running)?),
+        }
+        running.queue.note(running.notes());
+        Ok(())
+    }
+
+    fn recorded(&self) -> io::Result<Recording> {
+        let mut running = self.enter()?;
+        match std::mem::replace(&mut running.recording, Recorder::Off) {
+            Recorder::Stopped { clocks, runs } => {
+                let profiler = cupti()?;
+                Ok(recording(&runs, profiler.take()?, &clocks, profiler.version()))
+            }
+            Recorder::Timed(Timing { graphs, around_ns, .. }) => {
+                let own = |graph: Option<u64>| graph.map(|ns| ns.saturating_sub(around_ns));
+                Ok(Recording { graphs: graphs.into_iter().map(own).collect(), ..Recording::default() })
+            }
+            _ => Err(io::Error::other("nothing was recorded; start recording, and stop it")),
+        }
+    }
+
+    fn watched(&self, on: bool) -> io::Result<()> {
+        let running = self.enter()?;
+        running.queue.note(on || running.notes());
+        self.driver.profiler(on)
+    }
+
+    fn launched(&self) -> Vec<Launch> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).last.as_ref().clone()
     }
 }
 
 impl Running {
+    /// Whether runs are noted.
+    fn notes(&self) -> bool {
+        matches!(self.recording, Recorder::On { .. })
+    }
+
+    fn ran(&mut self, list: Arc<Vec<Launch>>, program: bool, graph: bool) {
+        if let Recorder::On { runs, .. } = &mut self.recording {
+            runs.push(Noted { list: Arc::clone(&list), program, graph });
+        }
+        self.last = list;
+    }
+
+    /// What was launched beside runs.
+    fn between_runs(&mut self) {
+        let launches = self.queue.take_launches();
+        if let Recorder::On { runs, .. } = &mut self.recording
+            && !launches.is_empty()
+        {
+            runs.push(Noted { list: Arc::new(launches), program: false, graph: false });
+        }
+    }
+
     fn write_step(&self, step: &Step<'_>) -> io::Result<usize> {
         // SAFETY: the page-locked block is this long, and no kernel reads it now: every run waits for its end.
         let block = unsafe { std::slice::from_raw_parts_mut(self.host, step::ROOM) };
@@ -418,12 +609,6 @@ impl Running {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn architectures_are_named_as_the_compiler_does() {
-        let names = [(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)].map(|(major, minor)| architecture(major, minor));
-        assert_eq!(names, ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"]);
-    }
 
     #[test]
     fn without_a_driver_opening_is_one_sentence() {

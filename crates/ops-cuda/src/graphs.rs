@@ -4,6 +4,7 @@
 #![allow(unsafe_code, reason = "a graph's handle crosses threads")]
 
 use crate::driver::{Driver, GraphExec};
+use ops::recording::Launch;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Graphs kept per program: the whole step, and what a replay of groups or operators picks.
@@ -16,7 +17,14 @@ pub(crate) struct Graphs {
 
 struct Entry {
     key: Key,
-    graph: Option<GraphExec>,
+    graph: Option<Captured>,
+}
+
+/// A graph, and the launches in it.
+#[derive(Clone)]
+pub(crate) struct Captured {
+    pub(crate) graph: GraphExec,
+    pub(crate) launches: Arc<Vec<Launch>>,
 }
 
 /// What a graph depends on beside its program.
@@ -41,7 +49,7 @@ pub(crate) enum Next {
     Launch,
     /// Capture, hand in, and replay.
     Capture,
-    Replay(GraphExec),
+    Replay(Captured),
 }
 
 impl Graphs {
@@ -52,7 +60,7 @@ impl Graphs {
     pub(crate) fn next(&self, key: Key) -> Next {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         match known.iter().find(|entry| entry.key == key) {
-            Some(Entry { graph: Some(graph), .. }) => Next::Replay(*graph),
+            Some(Entry { graph: Some(graph), .. }) => Next::Replay(graph.clone()),
             Some(_) => Next::Capture,
             None => {
                 if known.len() == KEPT {
@@ -64,7 +72,7 @@ impl Graphs {
         }
     }
 
-    pub(crate) fn keep(&self, key: Key, graph: GraphExec) {
+    pub(crate) fn keep(&self, key: Key, graph: Captured) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         match known.iter_mut().find(|entry| entry.key == key) {
             Some(entry) => entry.graph = Some(graph),
@@ -74,8 +82,8 @@ impl Graphs {
 }
 
 fn drop_entry(driver: &Driver, entry: &Entry) {
-    if let Some(graph) = entry.graph {
-        driver.drop_graph(graph);
+    if let Some(captured) = &entry.graph {
+        driver.drop_graph(captured.graph);
     }
 }
 

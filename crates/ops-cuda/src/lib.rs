@@ -3,14 +3,21 @@
 //! of GPU libraries without opening anything.
 
 mod availability;
+mod ceilings;
 mod compiler;
+mod cupti;
 mod driver;
+pub mod embedded;
 mod gpu;
 mod graphs;
+mod images;
 mod layout;
 mod library;
+mod memory;
 mod operators;
 mod queue;
+mod recorder;
+mod sensors;
 pub mod sources;
 mod step;
 

@@ -5,6 +5,7 @@
 use crate::driver::{Driver, Function, LaunchAttribute, Module, OVERLAP, Stream, TensorMap};
 use crate::operators::linear::matvec::{Arguments, Cut, Part};
 use crate::operators::linear::tiles::Together;
+use ops::recording::Launch;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
@@ -13,10 +14,10 @@ use std::sync::Arc;
 /// Grid, block and bytes of dynamic shared memory.
 pub(crate) type Shape = ([u32; 3], [u32; 3], u32);
 
-/// Products that wait for more of their input.
+/// Products that wait for more of their input, and the calls that they serve.
 enum Pending {
-    Matvec(Cut, Arguments),
-    Matmul(Together),
+    Matvec(Cut, Arguments, Vec<u32>),
+    Matmul(Together, Vec<u32>),
 }
 
 /// One stream of one GPU. Used by one thread at a time.
@@ -33,6 +34,11 @@ pub struct Queue {
     /// Zeroed words that kernels count arrivals in and leave zeroed.
     pub(crate) arrivals: u64,
     pending: RefCell<Option<Pending>>,
+    /// Calls that what is put now serves, and what was noted since [`Queue::take_launches`].
+    serving: RefCell<Vec<u32>>,
+    launches: RefCell<Vec<Launch>>,
+    /// Whether launches are noted: it takes an allocation each.
+    notes: Cell<bool>,
     error: Cell<Option<io::Error>>,
 }
 
@@ -53,8 +59,28 @@ impl Queue {
             step,
             arrivals,
             pending: RefCell::default(),
+            serving: RefCell::default(),
+            launches: RefCell::default(),
+            notes: Cell::new(false),
             error: Cell::default(),
         })
+    }
+
+    /// What is put from now on serves this call of the program; none if it is the device's own.
+    pub(crate) fn serve(&self, call: Option<usize>) {
+        let mut serving = self.serving.borrow_mut();
+        serving.clear();
+        serving.extend(call.map(|call| call as u32));
+    }
+
+    /// Whether what is put from now on is noted.
+    pub(crate) fn note(&self, on: bool) {
+        self.notes.set(on);
+    }
+
+    /// What was put and noted since the last time.
+    pub(crate) fn take_launches(&self) -> Vec<Launch> {
+        self.launches.take()
     }
 
     /// Puts one launch of kernel `name` of `file` behind what is there. An error is kept until [`Queue::finish`].
@@ -97,6 +123,10 @@ impl Queue {
         let launched = self
             .function(file, name, shape.2)
             .and_then(|function| self.driver.launch(function, shape, self.stream, attributes, argument));
+        if self.notes.get() {
+            let calls = self.serving.borrow().clone();
+            self.launches.borrow_mut().push(Launch { kernel: name.to_owned(), calls });
+        }
         if let Err(error) = launched {
             self.fail(io::Error::new(error.kind(), format!("{name}: {error}")));
         }
@@ -135,35 +165,44 @@ impl Queue {
 
     /// A matrix-vector product, in one launch with those before it if they have the same input and shape.
     pub(crate) fn matvec(&self, cut: Cut, arguments: &Arguments, part: Part) {
-        if let Some(Pending::Matvec(known, together)) = &mut *self.pending.borrow_mut()
+        if let Some(Pending::Matvec(known, together, calls)) = &mut *self.pending.borrow_mut()
             && *known == cut
             && together.join(arguments, part, &cut)
         {
+            calls.extend(self.serving.borrow().iter());
             return;
         }
         self.flush();
         let mut alone = *arguments;
         alone.join(arguments, part, &cut);
-        *self.pending.borrow_mut() = Some(Pending::Matvec(cut, alone));
+        let calls = self.serving.borrow().clone();
+        *self.pending.borrow_mut() = Some(Pending::Matvec(cut, alone, calls));
     }
 
     /// A product of many rows, in one launch with those before it if they have the same input.
     pub(crate) fn matmul(&self, one: Together) {
-        if let Some(Pending::Matmul(together)) = &mut *self.pending.borrow_mut()
+        if let Some(Pending::Matmul(together, calls)) = &mut *self.pending.borrow_mut()
             && together.join(&one)
         {
+            calls.extend(self.serving.borrow().iter());
             return;
         }
         self.flush();
-        *self.pending.borrow_mut() = Some(Pending::Matmul(one));
+        let calls = self.serving.borrow().clone();
+        *self.pending.borrow_mut() = Some(Pending::Matmul(one, calls));
     }
 
     /// Launches what was held back.
     pub(crate) fn flush(&self) {
         let pending = self.pending.borrow_mut().take();
+        let serve = |calls, launch: &dyn Fn()| {
+            let now = self.serving.replace(calls);
+            launch();
+            self.serving.replace(now);
+        };
         match pending {
-            Some(Pending::Matvec(cut, arguments)) => arguments.launch(self, &cut),
-            Some(Pending::Matmul(together)) => together.launch(self),
+            Some(Pending::Matvec(cut, arguments, calls)) => serve(calls, &|| arguments.launch(self, &cut)),
+            Some(Pending::Matmul(together, calls)) => serve(calls, &|| together.launch(self)),
             None => {}
         }
     }

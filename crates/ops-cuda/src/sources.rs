@@ -20,6 +20,7 @@ macro_rules! sources {
 
 sources! {
     "place.cu",
+    "ceilings.cu",
     "embed.cu",
     "rope_table.cu",
     "elementwise.cu",
@@ -55,6 +56,20 @@ impl Source {
             _ => (NOTHING, NOTHING),
         };
         let parts = [("prelude.cuh", PRELUDE), shared, more, (self.name, self.body)];
-        parts.iter().map(|(name, text)| format!("#line 1 \"{name}\"\n{text}\n")).collect()
+        parts.iter().map(|(name, text)| format!("#line 1 \"{FOLDER}/{name}\"\n{text}\n")).collect()
     }
+}
+
+/// Where the files are, from the repository's root: the line tables name them so.
+pub const FOLDER: &str = "crates/ops-cuda/kernels";
+
+/// Every file's name and text, the shared ones among them: what a profiler shows beside its numbers.
+pub fn files() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let shared = [
+        ("prelude.cuh", PRELUDE),
+        ("attention.cuh", include_str!("../kernels/attention.cuh")),
+        ("attention_split.cuh", include_str!("../kernels/attention_split.cuh")),
+        ("matvec.cuh", include_str!("../kernels/matvec.cuh")),
+    ];
+    shared.into_iter().chain(ALL.iter().map(|source| (source.name, source.body)))
 }

@@ -4,11 +4,10 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use ops_cuda::embedded::ARCHITECTURES;
 use ops_cuda::{Compiler, sources};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-const ARCHITECTURES: [&str; 5] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a"];
 
 fn tools() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../peers/cuda")

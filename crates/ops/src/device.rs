@@ -4,9 +4,28 @@
 use crate::bind::{Bound, BoundCall};
 use crate::invocation::Matrix;
 use crate::operator::Kernel;
+use crate::recording::{DeviceState, Launch, Record, Recording};
 use crate::step::Step;
 use crate::weight::Packed;
 use std::io;
+
+/// What a device does at most, in samples.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeviceCeilings {
+    /// Bytes that were read from memory, and from the second-level cache; the largest footprint that the latter holds.
+    pub memory_bytes: u64,
+    pub cache_bytes: u64,
+    pub cache_up_to: u64,
+    /// In GB/s.
+    pub memory: Vec<f64>,
+    pub cache: Vec<f64>,
+    /// Products of bfloat16 on the tensor cores, in GFLOP/s.
+    pub products: Vec<f64>,
+    /// One more kernel in a graph, which waits for the one before it, and a graph of one kernel from its start to the host's
+    /// knowing of its end; in microseconds.
+    pub launch: Vec<f64>,
+    pub dispatch: Vec<f64>,
+}
 
 /// One GPU. The program, its verification, the memory plan, the checkpoints and the choice of kernels are the CPU's; a device
 /// brings memory, kernels, a layout of the weights and a way to run the calls that an observer wants.
@@ -19,6 +38,12 @@ pub trait Device: Send + Sync {
     /// Version of its driver.
     fn driver(&self) -> String;
 
+    /// Clocks, temperature and power as they are now.
+    ///
+    /// # Errors
+    /// No way to ask, in words.
+    fn state(&self) -> Result<DeviceState, String>;
+
     /// Its kernels, slowest first; of one operator and name the last one that takes a call is bound.
     fn kernels(&self) -> &'static [&'static Kernel];
 
@@ -27,6 +52,13 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// The driver's.
     fn free_bytes(&self) -> io::Result<usize>;
+
+    /// The most bytes that [`Device::allocate`] had given out at once since [`Device::reset_peak`], with what the device took
+    /// when it was opened.
+    fn peak_bytes(&self) -> usize;
+
+    /// Counts the peak from now on.
+    fn reset_peak(&self);
 
     /// `bytes` zeroed bytes, at least 256-byte aligned.
     ///
@@ -66,4 +98,31 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// The driver's.
     fn argmax(&self, bound: &Bound, output: &Matrix<'_>, row: usize) -> io::Result<u32>;
+
+    /// Measures what it does at most: `rounds` samples of each quantity.
+    ///
+    /// # Errors
+    /// The driver's; no room.
+    fn ceilings(&self, rounds: usize) -> io::Result<DeviceCeilings>;
+
+    /// Starts recording, or stops it; what was recorded before is forgotten when it starts.
+    ///
+    /// # Errors
+    /// No profiler, or one that refuses, with how to get it.
+    fn record(&self, what: Record) -> io::Result<()>;
+
+    /// What was recorded between the last start and the stop after it.
+    ///
+    /// # Errors
+    /// The profiler's; records that are of other launches than those that were made.
+    fn recorded(&self) -> io::Result<Recording>;
+
+    /// Tells a profiler that this process runs under from where on to look, and until where.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn watched(&self, on: bool) -> io::Result<()>;
+
+    /// What the last run put into the queue, in order.
+    fn launched(&self) -> Vec<Launch>;
 }

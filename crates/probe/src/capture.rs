@@ -7,10 +7,12 @@ mod overhead;
 mod package;
 mod perf_counters;
 mod precision;
+mod profiled;
 mod room;
 mod simulated;
 mod stretch;
 
+pub use profiled::{ProfiledPass, profiled_pass, write_sources};
 pub use simulated::{on_valgrind, simulated_pass};
 
 use crate::conditions::bound_kernels;

@@ -2,8 +2,11 @@
 //! that reads exactly one GiB. Not here: how they are measured (`measure.rs`), the file (`store.rs`), what they mean (`record`).
 
 mod caches;
+mod device;
 mod measure;
 mod store;
+
+pub use device::of_device;
 
 use crate::processor::ProcessorTime;
 use ops::ceilings::expected_sum;

@@ -6,7 +6,12 @@ use crate::processor::{ProcessorTime, involuntary_switches};
 use crate::resident::{peak_resident_bytes, reset_peak_resident};
 use crate::wiring::tally;
 use model::{Cache, Dispatches, Engine, Keep};
-use record::{Known, LogitsMode, Phase, Reading, RequestClock, RequestTimes, Unit, Wiring, token_trace_hash};
+use ops::Device;
+use record::{
+    DeviceState, DeviceUse, Known, LogitsMode, Phase, Reading, RequestClock, RequestTimes, Unit, Wiring,
+    token_trace_hash,
+};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -125,6 +130,7 @@ struct Run {
     peak_rss: Reading,
     involuntary_switches: Known<u64>,
     processor_share: Reading,
+    device: Known<DeviceUse>,
     prefill_dispatches: Vec<Dispatches>,
 }
 
@@ -204,6 +210,11 @@ fn run_once(engine: &mut Engine, request: &Request<'_>) -> Result<Option<Run>, E
     engine.reset_dispatches();
     // Where that is not allowed, the peak is the process's: who prints the reading asks `reset_peak_resident` which it is.
     reset_peak_resident();
+    let device = engine.options().device.clone();
+    let state_before = device.as_ref().map(state);
+    if let Some(device) = &device {
+        device.reset_peak();
+    }
     let switches = involuntary_switches();
     let processor_time = ProcessorTime::now();
     ops::memory::reset_peak();
@@ -246,9 +257,18 @@ fn run_once(engine: &mut Engine, request: &Request<'_>) -> Result<Option<Run>, E
         Ok(count) => Known::Is(count),
         Err(why) => Known::unavailable(why, "run on Linux with /proc mounted"),
     };
+    let device = match (&device, state_before) {
+        (Some(device), Some(before)) => Known::Is(DeviceUse {
+            peak_allocation: Reading::measured(device.peak_bytes() as f64, Unit::Bytes, 1),
+            before,
+            after: state(device),
+        }),
+        _ => DeviceUse::none(),
+    };
     let cache = Some(cache);
     Ok(Some(Run {
         cache,
+        device,
         times,
         output,
         to_first_token,
@@ -259,6 +279,20 @@ fn run_once(engine: &mut Engine, request: &Request<'_>) -> Result<Option<Run>, E
         processor_share,
         prefill_dispatches,
     }))
+}
+
+/// What a device's sensors say now.
+fn state(device: &Arc<dyn Device>) -> Known<DeviceState> {
+    match device.state() {
+        Ok(state) => Known::Is(DeviceState {
+            clock_mhz: state.clock_mhz.into(),
+            memory_clock_mhz: state.memory_clock_mhz.into(),
+            celsius: state.celsius.into(),
+            watts: f64::from(state.milliwatts) / 1e3,
+            held_back: state.held_back.into_iter().map(str::to_owned).collect(),
+        }),
+        Err(why) => Known::unavailable(why, "install the driver's management library (libnvidia-ml.so.1)"),
+    }
 }
 
 fn readings(request: &Request<'_>, run: &Run) -> RequestClock {
@@ -272,5 +306,6 @@ fn readings(request: &Request<'_>, run: &Run) -> RequestClock {
         peak_rss: run.peak_rss.clone(),
         processor_share: run.processor_share.clone(),
         output_hash: token_trace_hash(&run.output),
+        device: run.device.clone(),
     })
 }

@@ -25,6 +25,8 @@ pub enum Error {
          room for; ask for fewer steps or seconds, or for a lower frequency"
     )]
     TooManySamples { seconds: f64, frequency_hz: u64, most: u64 },
+    #[error("a pass can be profiled on a GPU alone; give --device cuda")]
+    NoDevice,
     #[error("{}: cannot read it: {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
     #[error("{}: cannot write it: {source}", path.display())]

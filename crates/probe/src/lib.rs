@@ -22,7 +22,9 @@ mod timeline;
 mod wiring;
 mod wiring_plan;
 
-pub use capture::{Capture, CaptureCase, Extent, capture, on_valgrind, simulated_pass};
+pub use capture::{
+    Capture, CaptureCase, Extent, ProfiledPass, capture, on_valgrind, profiled_pass, simulated_pass, write_sources,
+};
 pub use clock::{Clocked, Request, clock, clock_again, margins};
 pub use conditions::{
     available_memory, binary, bound_kernels, conditions, conditions_of, host, now, subject, subject_of,

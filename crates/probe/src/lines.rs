@@ -15,7 +15,7 @@ use maps::Maps;
 use record::Known;
 use record::capture::line_table::Resolution;
 use record::capture::lines::{ExecutableUse, StackFrame};
-use record::capture::load::RawTrace;
+use record::capture::load::{Profiled, RawTrace};
 use record::capture::raw::RawAddress;
 use record::capture::reduced::instructions::InstructionTree;
 use record::capture::{Place, Placed};
@@ -31,6 +31,8 @@ pub struct Resolved {
     executables: Vec<Result<Executable, String>>,
     /// Executable and address in its file, by the address as the trace writes it.
     places: HashMap<String, (usize, u64)>,
+    /// Why the instructions of hot loops are not looked at, where the code is no executable's.
+    no_loops: Option<&'static str>,
 }
 
 impl Resolved {
@@ -87,7 +89,51 @@ impl Resolved {
                 lines: usable(executable),
             })
             .collect();
-        Resolved { resolution, executables, places }
+        Resolved { resolution, executables, places, no_loops: None }
+    }
+
+    /// The same of a pass that a GPU ran: its profiler has told which lines are behind each address.
+    pub fn of_device(trace: &RawTrace, profiled: &Profiled, sources: &Path) -> Resolved {
+        let mut sources = Sources::new(&trace.sources, sources);
+        let (mut frames, mut numbers): (Vec<StackFrame>, HashMap<StackFrame, u32>) = (Vec::new(), HashMap::new());
+        let mut resolution = Resolution::default();
+        for (address, (function, lines)) in &profiled.chains {
+            let outermost = lines.len().saturating_sub(1);
+            let mut chain: Vec<StackFrame> = lines
+                .iter()
+                .enumerate()
+                .map(|(depth, (path, line))| {
+                    let shown = sources.shown(path);
+                    StackFrame {
+                        function: function.clone(),
+                        file: shown.file,
+                        line: *line,
+                        inlined: depth < outermost,
+                        in_repository: shown.in_repository,
+                    }
+                })
+                .collect();
+            if chain.is_empty() {
+                let file = "[no line information]".to_owned();
+                let (inlined, in_repository) = (false, false);
+                chain.push(StackFrame { function: function.clone(), file, line: 0, inlined, in_repository });
+            }
+            let numbered = chain.into_iter().map(|frame| {
+                *numbers.entry(frame.clone()).or_insert_with(|| {
+                    frames.push(frame);
+                    frames.len() as u32 - 1
+                })
+            });
+            resolution.addresses.insert(address.clone(), numbered.collect());
+        }
+        resolution.frames = frames;
+        resolution.files = sources.files();
+        Resolved {
+            resolution,
+            executables: Vec::new(),
+            places: HashMap::new(),
+            no_loops: Some("hot loops are looked for in the code of processors, not of GPUs"),
+        }
     }
 
     /// Why the program itself has no lines, if it has none.
@@ -97,6 +143,9 @@ impl Resolved {
 
     /// The hot loop of every kernel that has samples in an executable that can be read; `rung` is how they were taken.
     pub fn instructions(&self, trace: &RawTrace, placed: &Placed, rung: SamplingRung) -> Known<InstructionTree> {
+        if let Some(why) = self.no_loops {
+            return Known::unavailable(why, "see the lines, and what warps wait for");
+        }
         let mut kernels = Vec::new();
         for (index, place) in placed.places.iter().enumerate() {
             let Place::Kernel { operator, kernel } = place else { continue };

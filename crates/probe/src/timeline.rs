@@ -3,6 +3,7 @@
 
 mod assemble;
 mod counters;
+mod launched;
 mod notes;
 mod overhead;
 mod request;
@@ -18,13 +19,14 @@ use assemble::Parts;
 use counters::{Counters, Quantities};
 use model::Engine;
 use notes::{Notes, Plan, Planner, Silent};
-use ops::{Both, Observer, Traced, Until};
+use ops::recording::{Record, Recording};
+use ops::{Both, Device, Observer, Traced, Until};
 use record::timeline::{
-    OverheadSample, OverheadUnit, PlannedCalls, SamplingUse, TimelineSummary, TracingOverhead, from_samples,
-    from_steal, from_switches, summarise,
+    DeviceTrace, OverheadSample, OverheadUnit, PlannedCalls, SamplingUse, TimelineSummary, TracingOverhead,
+    from_samples, from_steal, from_switches, summarise,
 };
 use record::trace::Trace;
-use record::{Known, LogitsMode, Phase, Reading, Unit};
+use record::{Coverage, Known, LogitsMode, Phase, Reading, Unit};
 use request::Run;
 use std::sync::Arc;
 
@@ -60,6 +62,7 @@ pub struct Timeline {
     pub kv_allocation: Reading,
     pub overhead: Known<TracingOverhead>,
     pub sampling: SamplingUse,
+    pub device: Known<DeviceTrace>,
     /// Generated ids.
     pub tokens: Vec<u32>,
 }
@@ -68,7 +71,7 @@ pub struct Timeline {
 /// them: nothing, for a measurement. `progress(done, total, what)` is called between requests.
 ///
 /// # Errors
-/// Fewer than two tokens, a step that fails, an interruption, or a trace that breaks its own rules.
+/// Fewer than two tokens, a step that fails, an interruption, a device without a profiler, or a trace that breaks its own rules.
 pub fn timeline<O: Observer>(
     engine: &mut Engine,
     request: &TimelineRequest<'_>,
@@ -88,9 +91,17 @@ pub fn timeline<O: Observer>(
         progress(round, total, "warm-up request");
         untraced(engine, request, main, beside)?;
     }
+    // Before the device's profiler is there: that alone makes every launch longer.
+    let timed = match engine.options().device.clone() {
+        Some(device) => Some(timed_graphs(engine, request, main, beside, &plan, &device)?),
+        None => None,
+    };
     progress(total - 1 - rounds, total, "traced request");
     let acquired = acquire(engine, request, main, beside, &plan, plan.calls())?;
     let mut timeline = finish(request, &plan, acquired)?;
+    if let (Some((steps, graphs)), Known::Is(trace)) = (timed, &mut timeline.device) {
+        trace.pauses = launched::pauses(&steps, &graphs, trace.gaps_in_graph_ns);
+    }
     timeline.overhead = cost(engine, request, main, beside, &plan, &|round| {
         progress(total - rounds + round, total, "what tracing costs");
     })?;
@@ -116,30 +127,43 @@ fn cost<O: Observer>(
     let mut samples: Vec<OverheadSample> = Vec::with_capacity(wanted);
     let cancelled = Arc::clone(&engine.options().cancelled);
     let until = Until(&cancelled);
+    let device = engine.options().device.clone();
     while samples.len() < wanted {
         if samples.len().is_multiple_of(per_round) {
             round(samples.len() / per_round);
         }
-        let traced = Traced::new(plan.threads().len(), plan.calls());
+        let traced = Traced::new(plan.workers(), plan.calls());
         let mut notes = Notes::new(plan, request);
+        let mut refused = None;
+        let (mut recording, mut settling) = (false, false);
         let tools = Tools::start(request)?;
         tools.switch(false);
         let plain = Both(beside, &until);
         let mut next = |wall_ns: Option<u64>| {
             // Whatever it does is between two units, outside their clocks.
-            if let Some(wall_ns) = wall_ns {
+            if let Some(wall_ns) = wall_ns.filter(|_| !settling) {
                 let traced = overhead::traced(samples.len());
                 samples.push(OverheadSample { traced, wall_s: wall_ns as f64 / 1e9 });
             }
             let with = overhead::traced(samples.len());
             let goes_on = samples.len() < wanted;
             tools.switch(with && goes_on);
-            goes_on.then_some(with)
+            settling = false;
+            if let Some(device) = device.as_ref().filter(|_| recording != (with && goes_on)) {
+                recording = with && goes_on;
+                refused = record(device, if recording { Record::Launches } else { Record::Nothing }).err();
+                // The unit behind a switch makes its profiler's buffers and takes its graph apart: it is no sample.
+                settling = true;
+            }
+            (goes_on && refused.is_none()).then_some(with)
         };
         let observers = (&plain, &Both(beside, &Both(&until, &traced)));
         let ran = request::alternate(engine, request, main, observers, &mut notes, &mut next);
         tools.stop();
         ran?;
+        if let Some(error) = refused {
+            return Err(error);
+        }
     }
     Ok(overhead::estimate(of, samples))
 }
@@ -156,7 +180,32 @@ fn plan<O: Observer>(
     let until = Until(&cancelled);
     let mut planner = Planner::default();
     request::run(engine, request, main, &Both(beside, &Both(&until, &threads)), &mut planner)?;
-    Ok(planner.plan(&threads))
+    Ok(match engine.options().device {
+        Some(_) => planner.plan_of_device(),
+        None => planner.plan(&threads),
+    })
+}
+
+/// A request's steps, with whether they count.
+type Steps = Vec<((u64, u64), bool)>;
+
+/// A request in which whole graphs are timed, not their kernels: that costs next to nothing, so its steps are as long as those of a
+/// request that nobody watches. What of a step is in no graph the device was idle for.
+fn timed_graphs<O: Observer>(
+    engine: &mut Engine,
+    request: &TimelineRequest<'_>,
+    main: &mut MainThread<'_>,
+    beside: &O,
+    plan: &Plan,
+    device: &Arc<dyn Device>,
+) -> Result<(Steps, Recording), Error> {
+    let mut notes = Notes::new(plan, request);
+    let cancelled = Arc::clone(&engine.options().cancelled);
+    record(device, Record::Graphs)?;
+    let run = request::run(engine, request, main, &Both(beside, &Until(&cancelled)), &mut notes);
+    let recording = recorded(device)?;
+    run?;
+    Ok((notes.steps(request.phase), recording))
 }
 
 fn untraced<O: Observer>(
@@ -210,6 +259,21 @@ struct Acquired {
     /// Allocations that found no room.
     allocations_dropped: u64,
     peak_bytes: usize,
+    /// What a device did, and the most bytes of its memory that were taken.
+    recorded: Option<(Recording, usize)>,
+}
+
+/// Switches a device's recording.
+fn record(device: &Arc<dyn Device>, what: Record) -> Result<(), Error> {
+    let of_device = |source| model::Error::Device { label: device.label(), source };
+    Ok(device.record(what).map_err(of_device)?)
+}
+
+/// What was recorded since; recording is stopped.
+fn recorded(device: &Arc<dyn Device>) -> Result<Recording, Error> {
+    record(device, Record::Nothing)?;
+    let of_device = |source| model::Error::Device { label: device.label(), source };
+    Ok(device.recorded().map_err(of_device)?)
 }
 
 /// One request with everything watched. What watching needs is made before it and read after it: room for `spans` of each worker.
@@ -222,9 +286,14 @@ fn acquire<O: Observer>(
     spans: usize,
 ) -> Result<Acquired, Error> {
     let before = ops::memory::current_bytes();
-    let traced = Traced::new(plan.threads().len(), spans);
+    let traced = Traced::new(plan.workers(), spans);
     let mut notes = Notes::new(plan, request);
     let cancelled = Arc::clone(&engine.options().cancelled);
+    let device = engine.options().device.clone();
+    if let Some(device) = &device {
+        record(device, Record::Launches)?;
+        device.reset_peak();
+    }
     let tools = Tools::start(request)?;
     let own = ops::memory::current_bytes().saturating_sub(before);
     tools.switch(true);
@@ -234,16 +303,30 @@ fn acquire<O: Observer>(
     let peak_bytes = ops::memory::peak_bytes().saturating_sub(own);
     let (allocations, allocations_dropped) = ops::memory::noted();
     let (sampled, quantities) = tools.stop();
-    Ok(Acquired { run: run?, notes, traced, sampled, quantities, allocations, allocations_dropped, peak_bytes })
+    let recorded = match &device {
+        Some(device) => Some((recorded(device)?, device.peak_bytes())),
+        None => None,
+    };
+    let run = run?;
+    Ok(Acquired { run, notes, traced, sampled, quantities, allocations, allocations_dropped, peak_bytes, recorded })
 }
 
 /// The trace and what it comes to.
 fn finish(request: &TimelineRequest<'_>, plan: &Plan, acquired: Acquired) -> Result<Timeline, Error> {
-    let Acquired { run, notes, mut traced, sampled, quantities, allocations, allocations_dropped, peak_bytes } =
-        acquired;
+    let Acquired {
+        run,
+        notes,
+        mut traced,
+        sampled,
+        quantities,
+        allocations,
+        allocations_dropped,
+        peak_bytes,
+        recorded,
+    } = acquired;
     let (start, end) = run.window(request.phase);
     let window = (start.wall_ns, end.wall_ns);
-    let (mut trace, passes) = assemble::trace(Parts {
+    let (mut trace, passes, streams) = assemble::trace(Parts {
         plan,
         window,
         notes: &notes,
@@ -252,6 +335,7 @@ fn finish(request: &TimelineRequest<'_>, plan: &Plan, acquired: Acquired) -> Res
         quantities: &quantities,
         allocations: &allocations,
         allocations_dropped,
+        recorded: recorded.as_ref().map(|(recording, bytes)| (recording, *bytes)),
     });
     let faults: Vec<_> = sampled.faults.known().into_iter().flatten().map(|fault| fault.evidence()).collect();
     let off = sampled.switches.known().map_or(&[][..], Vec::as_slice);
@@ -260,8 +344,15 @@ fn finish(request: &TimelineRequest<'_>, plan: &Plan, acquired: Acquired) -> Res
     lost.extend(from_steal(&quantities.steal(plan.threads())));
     lost.sort_by_key(|lost| lost.start_ns);
     trace.lost = lost;
-    let planned: Known<Vec<PlannedCalls>> = Known::Is(plan.planned(passes));
-    let summary = summarise(&trace, &planned)?;
+    let (planned, device): (Vec<PlannedCalls>, _) = match streams {
+        Some(streams) => (streams.planned, Known::Is(streams.trace)),
+        None => (plan.planned(passes), launched::none()),
+    };
+    let mut summary = summarise(&trace, &Known::Is(planned))?;
+    if let Some(problem) = recorded.and_then(|(recording, _)| recording.problem) {
+        summary.coverage =
+            Coverage::incomplete(format!("the recorded kernels are not those that were launched: {problem}"));
+    }
     let sampling = SamplingUse {
         rung: sampled.rung,
         why: sampled.why.clone(),
@@ -277,6 +368,7 @@ fn finish(request: &TimelineRequest<'_>, plan: &Plan, acquired: Acquired) -> Res
         kv_allocation: Reading::measured(run.kv_bytes as f64, Unit::Bytes, 1),
         overhead: overhead::not_measured(),
         sampling,
+        device,
         tokens: run.tokens,
     })
 }

@@ -10,6 +10,7 @@ pub mod line_table;
 pub mod lines;
 pub mod load;
 pub mod manifest;
+pub mod ncu;
 pub mod perf_stat;
 mod place;
 mod provenance;

@@ -152,9 +152,13 @@ pub enum InstructionPath {
     /// `tdpbf16ps`: tiles of bfloat16 into float32.
     #[serde(rename = "amx-bf16")]
     AmxBf16,
+    /// A GPU's tensor cores: bfloat16 into float32, by the widest instruction that its kernels have.
+    #[serde(rename = "tensor-bf16")]
+    TensorBf16,
 }
 
 impl InstructionPath {
+    /// Those of processors.
     pub const ALL: [InstructionPath; 6] = [
         InstructionPath::Fp32Avx2,
         InstructionPath::Fp32Avx512,
@@ -172,6 +176,7 @@ impl InstructionPath {
             InstructionPath::Vdpbf16ps => "vdpbf16ps",
             InstructionPath::AmxInt8 => "amx-int8",
             InstructionPath::AmxBf16 => "amx-bf16",
+            InstructionPath::TensorBf16 => "tensor-bf16",
         }
     }
 }
@@ -240,6 +245,12 @@ impl Ceilings {
     /// SHA-256 of the record's canonical JSON: no two measurements share it.
     pub fn id(&self) -> String {
         identity(self)
+    }
+
+    /// Whether they are of a GPU: then a thread stands for it, a barrier for one more kernel in a graph, and a dispatch for
+    /// starting a graph and knowing of its end.
+    pub fn is_of_device(&self) -> bool {
+        self.conditions.host.device != "cpu"
     }
 
     /// Most bytes per second that `threads` threads read from a footprint of `footprint_bytes`, in GB/s.

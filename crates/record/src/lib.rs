@@ -61,7 +61,7 @@ pub use replay::clocked::ClockedRequest;
 pub use replay::compare::{Arrival, Change, ComparisonError, ReplayComparison, Side, compare_replays};
 pub use replay::floor::{Floor, Limit, Roof, Work};
 pub use replay::{AbsentGroup, CacheBlock, CacheCounters, GroupRow, OperatorRow, Replay, Timing};
-pub use request::{RequestClock, RequestTimes};
+pub use request::{DeviceState, DeviceUse, RequestClock, RequestTimes};
 pub use samples::{Samples, SamplesError};
 pub use sensitivity::{Clocked, SensitivityRecord, Slope, Target, Verdict};
 pub use shapes::{

@@ -46,6 +46,44 @@ pub struct RequestClock {
     pub token_seconds: Vec<f64>,
     /// Token-trace hash of the generated ids.
     pub output_hash: String,
+    /// The GPU that the request ran on.
+    #[serde(default = "no_device")]
+    pub device: Known<DeviceUse>,
+}
+
+/// A GPU during a request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceUse {
+    /// The most bytes of its memory that were allocated at once, resident weights included; without the code of kernels and what its
+    /// driver keeps.
+    pub peak_allocation: Reading,
+    /// By its own sensors, just before and just after.
+    pub before: Known<DeviceState>,
+    pub after: Known<DeviceState>,
+}
+
+/// A GPU at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceState {
+    pub clock_mhz: u64,
+    pub memory_clock_mhz: u64,
+    pub celsius: u64,
+    pub watts: f64,
+    /// Why its clocks are lower than they could be, in words.
+    pub held_back: Vec<String>,
+}
+
+impl DeviceUse {
+    /// Of a request that ran on the CPU.
+    pub fn none() -> Known<DeviceUse> {
+        Known::unavailable("the kernels ran on the CPU", "`--device cuda`")
+    }
+}
+
+fn no_device() -> Known<DeviceUse> {
+    Known::unavailable("the record is older than this field, or of the CPU", "measure again with this build")
 }
 
 /// What a record that is older than the field says about it.
@@ -70,6 +108,7 @@ pub struct RequestTimes {
     pub processor_share: Reading,
     /// [`crate::token_trace_hash`] of the generated ids.
     pub output_hash: String,
+    pub device: Known<DeviceUse>,
 }
 
 impl RequestClock {
@@ -109,6 +148,7 @@ impl RequestClock {
             processor_share: times.processor_share,
             token_seconds: times.token_seconds,
             output_hash: times.output_hash,
+            device: times.device,
         }
     }
 }
@@ -131,6 +171,7 @@ mod tests {
             peak_rss: bytes(2e6),
             processor_share: Reading::unavailable("not here", "elsewhere"),
             output_hash: crate::token_trace_hash(&[1]),
+            device: DeviceUse::none(),
         }
     }
 
@@ -160,11 +201,12 @@ mod tests {
     fn a_record_without_a_later_field_reads_as_missing() {
         let clock = RequestClock::from_times(times(vec![1.0; 5]));
         let mut value = serde_json::to_value(&clock).unwrap();
-        for field in ["peak_rss", "time_per_output_token", "inter_token_p99"] {
+        for field in ["peak_rss", "time_per_output_token", "inter_token_p99", "device"] {
             value.as_object_mut().unwrap().remove(field).unwrap();
         }
         let old: RequestClock = serde_json::from_value(value).unwrap();
         assert!(old.peak_rss.missing().unwrap().unavailable.contains("older"));
         assert!(old.inter_token_p99.known().is_none() && old.time_per_output_token.known().is_none());
+        assert!(old.device.missing().unwrap().unavailable.contains("older"));
     }
 }

@@ -4,6 +4,7 @@
 
 mod awaited;
 mod cause;
+mod device;
 mod evidence;
 mod gaps;
 mod lost_to;
@@ -15,6 +16,7 @@ mod summary;
 
 use cause::cause_times;
 pub use cause::{Awaited, AwaitedTime, Cause, CauseTime};
+pub use device::{DevicePauses, DeviceTrace};
 pub use evidence::{Fault, OffProcessor, StealReading, from_samples, from_steal, from_switches};
 pub use lost_to::{LostTime, LostTo, Straggler};
 pub use operators::PlannedCalls;
@@ -56,6 +58,8 @@ pub struct TimelineRecord {
     pub kv_allocation: Reading,
     pub overhead: Known<TracingOverhead>,
     pub sampling: SamplingUse,
+    #[serde(default = "device::none")]
+    pub device: Known<DeviceTrace>,
     pub checks: Vec<Check>,
     /// A check failed: nothing here may be relied on.
     pub void: bool,
@@ -178,9 +182,16 @@ pub struct StepSeries {
     pub median: Reading,
     /// Median absolute deviation.
     pub spread: Reading,
+    /// Part of a step in which no device lane was busy: median over the steps.
+    #[serde(default = "older")]
+    pub idle_share: Reading,
     pub steps: Vec<StepRow>,
     /// Steps far above the median, longest first.
     pub outliers: Known<Vec<Outlier>>,
+}
+
+fn older() -> Reading {
+    Reading::unavailable("the record is older than this field", "trace again with this build")
 }
 
 /// One step.
@@ -320,6 +331,7 @@ impl Record for TimelineRecord {
         if let Known::Is(lost) = self.sampling.lost {
             checks.push(Check::counts("CPU samples lost", 0, lost));
         }
+        checks.extend(self.device.known().into_iter().flat_map(DeviceTrace::checks));
         checks.extend(summary.device.checks("device", summary.wall_ns));
         for lane in &summary.lanes {
             checks.extend(lane.occupation.checks(&lane.name, summary.wall_ns));
@@ -364,6 +376,13 @@ impl Record for TimelineRecord {
             ));
         }
         checks
+    }
+}
+
+impl TimelineRecord {
+    /// Where there is no device with a profiler of its own.
+    pub fn without_device() -> Known<DeviceTrace> {
+        device::none()
     }
 }
 

@@ -47,6 +47,7 @@ fn capture(checkpoint: &str, kernel: &str, factor: f64) -> CaptureRecord {
         counters: missing(),
         lines: missing(),
         instructions: missing(),
+        device: CaptureRecord::without_device(),
         checks: Vec::new(),
         void: false,
     };

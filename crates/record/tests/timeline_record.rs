@@ -87,6 +87,7 @@ fn record(more: u64) -> TimelineRecord {
             samples: trace.samples.samples.len() as u64,
             lost: Known::Is(0),
         },
+        device: TimelineRecord::without_device(),
         checks: Vec::new(),
         void: false,
     };

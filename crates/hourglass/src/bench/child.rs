@@ -108,6 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         conditions: Some(load::conditions(&mut engine, ids.len(), ids.len() + args.output_len)?),
         wiring: clocked.wiring.clone(),
         processor_share: Some(clock.processor_share.clone()),
+        device: clock.device.known().cloned(),
         margins,
         endpoint: None,
     };

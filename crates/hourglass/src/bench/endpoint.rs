@@ -217,6 +217,7 @@ fn lines_request(whole: Duration, answer: Answer, output_len: usize, overhead: K
         conditions: None,
         wiring: Vec::new(),
         processor_share: None,
+        device: None,
         margins: None,
         endpoint: Some(EndpointTimes {
             chunk_s,

@@ -283,6 +283,7 @@ mod tests {
             conditions: None,
             wiring: vec![wiring],
             processor_share: None,
+            device: None,
             margins: Some(vec![0.1, 0.1]),
             endpoint: None,
         };

@@ -112,32 +112,13 @@ fn run(args: &Args, path: &Path) -> Result<(Simulation, Vec<RawCounter>), String
 
 /// The same step, on one thread, without the features that valgrind lacks.
 fn arguments(args: &Args) -> Vec<OsString> {
-    let mut words: Vec<OsString> = ["capture", "--simulated-pass", "--threads", "1"].map(OsString::from).to_vec();
-    let mut flag = |name: &str, value: String| words.extend([OsString::from(name), OsString::from(value)]);
-    if let Some(model) = &args.model.model {
-        flag("--model", model.clone());
-    }
     let machine = &args.engine.machine;
     let lacking = Feature::ALL.into_iter().filter(|feature| !SIMULATED.contains(*feature));
     let mut masked: Vec<&str> = lacking.map(|feature| feature.name()).collect();
     masked.extend(machine.features_without.as_deref());
-    flag("--features-without", masked.join(","));
-    flag("--phase", args.phase.phase().name().to_owned());
-    flag("--prefill-logits", args.prefill_logits.mode().name().to_owned());
-    flag("--tokens", args.tokens.to_string());
-    flag("--capacity", args.capacity().to_string());
-    flag("--seed", args.seed.to_string());
-    flag("--w4-group", machine.w4_group.to_string());
-    flag("--solution", machine.solution.name().to_owned());
-    for (name, value) in args.engine.chosen() {
-        flag(name, value);
-    }
-    if args.model.offline {
-        words.push("--offline".into());
-    }
-    if machine.convert {
-        words.push("--convert".into());
-    }
+    let mut words: Vec<OsString> = ["capture", "--simulated-pass", "--threads", "1"].map(OsString::from).to_vec();
+    words.extend(["--features-without".into(), masked.join(",").into()]);
+    words.extend(args.same_pass());
     words
 }
 

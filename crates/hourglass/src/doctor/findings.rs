@@ -249,9 +249,19 @@ fn gpu() -> Vec<Finding> {
         format!("supports CUDA {}; {} device(s): {}", driver.version, names.len(), names.join(", "))
     });
     let version = |version: String| format!("version {version}");
+    let ahead = ops_cuda::embedded::available().map_err(|why| ops_cuda::Missing {
+        why,
+        how_to_get: "`cargo xtask cubins`, and build again; not needed where nvrtc is".to_owned(),
+    });
+    let ncu = crate::capture::ncu_version().map_err(|why| ops_cuda::Missing {
+        why,
+        how_to_get: "install NVIDIA's Nsight Compute (it is part of the CUDA toolkit)".to_owned(),
+    });
     vec![
         row("driver", driver, "--device cuda runs models on the GPU through it"),
         row("nvrtc", found.compiler.map(version), "compiles the GPU kernels when --device cuda first uses them"),
-        row("cupti", found.profiler.map(version), "GPU traces; nothing is traced with it so far"),
+        row("cubins", ahead, "kernels compiled ahead, for a machine that has a driver and no nvrtc"),
+        row("cupti", found.profiler.map(version), "hourglass timeline --device cuda records every kernel with it"),
+        row("ncu", ncu, "hourglass capture --device cuda profiles every kernel of a pass with it"),
     ]
 }

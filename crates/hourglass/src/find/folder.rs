@@ -48,7 +48,9 @@ pub(super) fn following(registry: &Registry, checkpoint: &str) -> Vec<RungText> 
 /// The registry that a walk with these flags used.
 pub(super) fn registry_of(flags: &[String]) -> Registry {
     let lab = flags.windows(2).any(|pair| pair[0] == "--solution" && pair[1] == Solution::Lab.name());
-    if lab { Solution::Lab.registry() } else { Solution::Hourglass.registry() }
+    let registry = if lab { Solution::Lab.registry() } else { Solution::Hourglass.registry() };
+    // Its checkpoints are what is asked for: no GPU is needed to rank what one has measured.
+    if flags.iter().any(|flag| flag == "--device") { registry.on_device(&[]) } else { registry }
 }
 
 /// What a folder's `find.json` says of the walk; of a folder without one what its clock says.

@@ -8,6 +8,7 @@ use record::find::FindProtocol;
 use record::find::RungText;
 
 use super::shape::Shape;
+use crate::device::DeviceChoice;
 use crate::failure::usage;
 use crate::load::{MachineArgs, ModelArgs};
 
@@ -69,6 +70,11 @@ pub(super) fn flags(model: &ModelArgs, machine: &MachineArgs) -> Result<Vec<Stri
             None => model.clone(),
         };
         pair("--model", text);
+    }
+    if machine.device.is_gpu()? {
+        // What `auto` found is what all of them use.
+        let device = if machine.device == DeviceChoice::Auto { DeviceChoice::Cuda(0) } else { machine.device };
+        pair("--device", device.to_string());
     }
     if machine.solution.name() != "hourglass" {
         pair("--solution", machine.solution.name().to_owned());
@@ -140,8 +146,9 @@ impl Plan<'_> {
 
     fn ceilings(&self) -> Planned {
         let mut words = Vec::new();
-        // The one flag of the machine that ceilings know.
-        if let Some(at) = self.protocol.flags.iter().position(|flag| flag == "--threads") {
+        // The one flag of the machine that ceilings know: a GPU has no threads.
+        let known = if self.on_device() { "--device" } else { "--threads" };
+        if let Some(at) = self.protocol.flags.iter().position(|flag| flag == known) {
             words.extend(self.protocol.flags[at..at + 2].iter().cloned());
         }
         let mut step = Planned {
@@ -157,6 +164,10 @@ impl Plan<'_> {
             _ => "they were given by --ceilings and copied".to_owned(),
         });
         step
+    }
+
+    fn on_device(&self) -> bool {
+        self.protocol.flags.iter().any(|flag| flag == "--device")
     }
 
     fn capacity(&self) -> String {
@@ -236,8 +247,10 @@ impl Plan<'_> {
             ["--checkpoint", &self.protocol.checkpoint, "--phase", phase, "--tokens", &tokens, "--capacity", &capacity];
         let seed = self.shape.seed.to_string();
         let logits = self.shape.logits.mode().name();
-        let outputs = ["--seconds", "5", "--prefill-logits", logits, "--seed", &seed, "--trace", &trace];
-        let mut capture = self.planned("", "capture", &[&own[..], &outputs].concat(), load + 8.0);
+        let outputs = ["--prefill-logits", logits, "--seed", &seed, "--trace", &trace];
+        // A pass on a GPU is profiled once, kernel by kernel.
+        let (length, seconds): (&[&str], f64) = if self.on_device() { (&[], 60.0) } else { (&["--seconds", "5"], 8.0) };
+        let mut capture = self.planned("", "capture", &[&own[..], length, &outputs].concat(), load + seconds);
         let record_flag = capture.words.len() - 2;
         capture.words.truncate(record_flag);
         capture.words.extend(["--metadata".to_owned(), at.clone(), "--manifest".to_owned(), manifest.clone()]);

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use record::capture::lines::LineTree;
 use record::capture::raw::CounterKind;
 use record::capture::reduced::counters::{CounterOrigin, CounterTree};
+use record::capture::reduced::device::DeviceTree;
 use record::capture::reduced::instructions::InstructionTree;
 use record::capture::reduced::kernels::{KernelRow, KernelTree};
 use record::capture::{CAUTION, Cost, Place};
@@ -26,6 +27,13 @@ pub(crate) fn body(record: &CaptureRecord) -> String {
     match &record.kernels {
         Known::Is(tree) => kernels(&mut text, tree),
         Known::Unavailable(missing) => unavailable(&mut text, "Kernels", missing),
+    }
+    match &record.device {
+        Known::Is(tree) => gpu(&mut text, tree),
+        Known::Unavailable(missing) if record.conditions.host.device != "cpu" => {
+            unavailable(&mut text, "Counters of the GPU", missing);
+        }
+        Known::Unavailable(_) => {}
     }
     match &record.lines {
         Known::Is(tree) => lines(&mut text, tree),
@@ -75,6 +83,44 @@ fn head(text: &mut String, record: &CaptureRecord) {
         thousands(stretch.sampling.samples as f64),
     );
     *text += &paragraph("", &words, "  ");
+}
+
+/// Waits of a kernel that are named.
+const WAITS: usize = 2;
+
+fn gpu(text: &mut String, tree: &DeviceTree) {
+    let _ = writeln!(
+        text,
+        "\nThe GPU's counters, kernel by kernel: {} launches, each alone and with empty caches; shares of peaks\n\
+         {:<NAME$}{:>6}{:>9}{:>10}{:>8}{:>7}{:>8}  warps wait for",
+        tree.launches, "kernel", "calls", "us each", "MB read", "memory", "SM", "tensor",
+    );
+    for kernel in tree.kernels.iter().take(ROWS) {
+        let each = kernel.launches.max(1) as f64;
+        let waits: Vec<String> = kernel
+            .stalls
+            .iter()
+            .filter(|row| !["selected", "not_selected"].contains(&row.reason.as_str()))
+            .take(WAITS)
+            .map(|row| format!("{} {:.0} %", row.reason, 100.0 * row.samples as f64 / kernel.samples.max(1) as f64))
+            .collect();
+        let whole = |share: f64| format!("{:.0} %", 100.0 * share);
+        let _ = writeln!(
+            text,
+            "{:<NAME$}{:>6}{:>9}{:>10}{:>8}{:>7}{:>8}  {}",
+            cut(&format!("{} {}", kernel.operator, kernel.kernel), NAME - 1),
+            kernel.launches,
+            show(&kernel.time, |us| format!("{:.1}", us / each)),
+            show(&kernel.dram_read, |bytes| format!("{:.2}", bytes / each / 1e6)),
+            show(&kernel.dram_share, whole),
+            show(&kernel.sm_share, whole),
+            show(&kernel.tensor_share, whole),
+            waits.join(", ")
+        );
+    }
+    if tree.kernels.len() > ROWS {
+        let _ = writeln!(text, "({} more are in the record)", tree.kernels.len() - ROWS);
+    }
 }
 
 /// `61.2 % (58.1-64.2)`.

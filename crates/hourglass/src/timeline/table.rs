@@ -4,8 +4,8 @@
 use std::fmt::Write;
 
 use record::timeline::{
-    Cause, Gap, LaneTime, LostTo, Occupation, OperatorRow, OutlierKind, OverheadUnit, SamplingRung, StepSeries,
-    Straggler, TimelineSummary,
+    Cause, LaneTime, LostTo, Occupation, OperatorRow, OutlierKind, OverheadUnit, SamplingRung, StepSeries, Straggler,
+    TimelineSummary,
 };
 use record::{Known, Reading, TimelineRecord};
 
@@ -27,8 +27,9 @@ pub(crate) fn body(record: &TimelineRecord) -> String {
     let mut text = String::new();
     request(&mut text, record);
     occupation(&mut text, &record.summary);
+    device(&mut text, record);
     lost(&mut text, &record.summary);
-    gaps(&mut text, &record.summary.gaps);
+    gaps(&mut text, &record.summary);
     operators(&mut text, &record.summary);
     for series in &record.summary.steps {
         steps(&mut text, series);
@@ -71,7 +72,8 @@ fn request(text: &mut String, record: &TimelineRecord) {
         let _ = writeln!(text, "  {:<26}{:>11} ms", phase.name, ms(phase.wall_ns));
     }
     let cpu = show(&record.main_thread_cpu, |seconds| format!("{:.1}", seconds * 1e3));
-    let _ = writeln!(text, "  {:<26}{cpu:>11} ms   (worker 0's computing among it)", "main thread on a processor");
+    let among = if on_device(summary) { "waiting for the GPU" } else { "worker 0's computing" };
+    let _ = writeln!(text, "  {:<26}{cpu:>11} ms   ({among} among it)", "main thread on a processor");
     let _ = writeln!(
         text,
         "  {:<26}{:>14}   (keys and values: {})",
@@ -81,10 +83,49 @@ fn request(text: &mut String, record: &TimelineRecord) {
     );
     let _ = writeln!(
         text,
-        "  {:<26}{:>14}   a worker computes; not to be added to the CPU time\n",
+        "  {:<26}{:>14}   a {} not to be added to the CPU time\n",
         "device busy",
-        show(&summary.device.busy_share, percent)
+        show(&summary.device.busy_share, percent),
+        if on_device(summary) { "kernel runs on the GPU;" } else { "worker computes;" }
     );
+}
+
+/// Whether a device's streams were traced in place of workers.
+fn on_device(summary: &TimelineSummary) -> bool {
+    summary.lanes.iter().any(|lane| lane.kind == "stream")
+}
+
+/// What the device's own profiler recorded, and how far it can be relied on.
+fn device(text: &mut String, record: &TimelineRecord) {
+    let Known::Is(found) = &record.device else { return };
+    let count = |number: u64| thousands(number as f64);
+    let words = format!(
+        "{} kernels of the request were launched, {} of them in replayed graphs; {} were recorded, {} records dropped ({}). \
+         For {} ms a kernel had started while the one before it still ran; that time is the one before\'s. The clocks agree \
+         within {} ns and drifted apart by {} ns. Its memory\'s peak: {}",
+        count(found.launched),
+        count(found.in_graphs),
+        count(found.recorded),
+        count(found.dropped),
+        found.profiler,
+        ms(found.overlapped_ns),
+        count(found.clock_error_ns),
+        found.clock_drift_ns,
+        show(&found.peak_allocation, mebibytes),
+    );
+    *text += &paragraph("GPU: ", &words, "  ");
+    let words = match &found.pauses {
+        Known::Is(pauses) => format!(
+            "{} of a step, whose median is {}: of a request without the profiler, which makes steps longer; {:.1} µs \
+             of it between the kernels of a graph",
+            show(&pauses.idle_share, percent),
+            show(&pauses.step, |seconds| format!("{:.3} ms", seconds * 1e3)),
+            found.gaps_in_graph_ns as f64 / 1e3
+        ),
+        Known::Unavailable(missing) => missing.unavailable.clone(),
+    };
+    *text += &paragraph("GPU idle: ", &words, "  ");
+    text.push('\n');
 }
 
 fn occupation(text: &mut String, summary: &TimelineSummary) {
@@ -127,11 +168,14 @@ fn lost(text: &mut String, summary: &TimelineSummary) {
         return;
     }
     let whole = summary.wall_ns.saturating_mul(summary.lanes.len() as u64);
-    let _ = writeln!(
-        text,
-        "What the workers' time was lost to in the end: ms of all workers and share of their time\n\
-         (a wait at a barrier counts for what the last to come did meanwhile)"
-    );
+    let _ = match on_device(summary) {
+        true => writeln!(text, "What the streams' time was lost to: ms of all streams and share of their time"),
+        false => writeln!(
+            text,
+            "What the workers' time was lost to in the end: ms of all workers and share of their time\n\
+             (a wait at a barrier counts for what the last to come did meanwhile)"
+        ),
+    };
     for time in &summary.lost {
         let _ = writeln!(text, "  {:<50}{:>9}{:>8}", time.to.name(), ms(time.wall_ns), share(time.wall_ns, whole));
         if time.to == LostTo::SlowestWorker {
@@ -163,16 +207,13 @@ fn blame(text: &mut String, stragglers: &[Straggler]) {
     }
 }
 
-fn gaps(text: &mut String, gaps: &[Gap]) {
-    if gaps.is_empty() {
+fn gaps(text: &mut String, summary: &TimelineSummary) {
+    if summary.gaps.is_empty() {
         return;
     }
-    let _ = writeln!(
-        text,
-        "The longest gaps: no worker computes\n  {:>11}{:>10}  why; what CPU samples saw",
-        "at ms", "µs"
-    );
-    for gap in gaps {
+    let idle = if on_device(summary) { "no kernel runs" } else { "no worker computes" };
+    let _ = writeln!(text, "The longest gaps: {idle}\n  {:>11}{:>10}  why; what CPU samples saw", "at ms", "µs");
+    for gap in &summary.gaps {
         let causes: Vec<String> = gap
             .by_cause
             .iter()
@@ -198,11 +239,20 @@ fn gaps(text: &mut String, gaps: &[Gap]) {
 
 fn operators(text: &mut String, summary: &TimelineSummary) {
     let workers = summary.lanes.len() as u64;
-    let _ = writeln!(
-        text,
-        "Operators: mean of the workers, and what sharing unevenly costs\n  {:<NAME$}{:>8}{:>11}{:>8}  {:<12}{:>7}{:>9}",
-        "operator", "calls", "ms", "share", "slowest", "by", "lost ms"
-    );
+    let _ = match on_device(summary) {
+        true => writeln!(
+            text,
+            "Operators: launches, and the time from the end of the kernel before (or its own start) to its end\n  \
+             {:<NAME$}{:>8}{:>11}{:>8}",
+            "operator", "calls", "ms", "share"
+        ),
+        false => writeln!(
+            text,
+            "Operators: mean of the workers, and what sharing unevenly costs\n  \
+             {:<NAME$}{:>8}{:>11}{:>8}  {:<12}{:>7}{:>9}",
+            "operator", "calls", "ms", "share", "slowest", "by", "lost ms"
+        ),
+    };
     for operator in summary.operators.iter().take(ROWS) {
         let _ = writeln!(text, "{}", operator_row(operator, workers, summary.wall_ns).trim_end());
     }
@@ -238,6 +288,7 @@ fn steps(text: &mut String, series: &StepSeries) {
         from_s(&series.median),
         from_s(&series.spread)
     );
+    let _ = writeln!(text, "  of it the device is idle for {} in the median", show(&series.idle_share, percent));
     match &series.outliers {
         Known::Unavailable(missing) => *text += &paragraph("  outliers: ", &missing.unavailable, "    "),
         Known::Is(outliers) if outliers.is_empty() => text.push_str("  no outliers\n"),

@@ -6,12 +6,17 @@
 use model::{Engine, Keep, LoadOptions};
 use ops::Registry;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use weights::{ModelFiles, ModelSource, OpenOptions};
 
 pub const PROMPTS: [usize; 3] = [1, 17, 130];
 
+/// Where the fixtures are on a machine that this was not compiled on.
+pub static MOVED_TO: OnceLock<PathBuf> = OnceLock::new();
+
 pub fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+    let here = || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    MOVED_TO.get().cloned().unwrap_or_else(here).join(name)
 }
 
 /// A downloaded file, or None after saying what is missing; where everything must run (`CI=true`), a failure.

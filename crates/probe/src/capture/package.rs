@@ -11,7 +11,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 /// Digests of what this program was compiled from.
-const SOURCES: &str = include_str!(concat!(env!("OUT_DIR"), "/sources.sha256"));
+pub(super) const SOURCES: &str = include_str!(concat!(env!("OUT_DIR"), "/sources.sha256"));
 
 impl Capture {
     /// Writes every file into `directory`.

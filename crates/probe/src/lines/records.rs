@@ -8,6 +8,7 @@ use record::capture::lines::{LineTree, LinesRecord};
 use record::capture::load::RawTrace;
 use record::capture::reduced::CaptureRecord;
 use record::capture::reduced::counters::{CounterRow, CounterTree, ProfileUse, SimulatedTree};
+use record::capture::reduced::device::DeviceTree;
 use record::capture::share::SHARE_METHOD;
 use record::capture::{
     CaptureMetadata, Dearest, Hints, Placed, Provenance, Roofs, Source, Stretch, TracePackage, kernel_tree, placed,
@@ -82,12 +83,13 @@ pub struct Counted {
     pub simulated: Known<Simulated>,
 }
 
-/// The reduced capture. Without a trace there are the profile's counters alone.
+/// The reduced capture. Without a trace there are the profile's counters alone; `device` is what a GPU's counters say.
 pub fn capture_record(
     given: &Given<'_>,
-    trace: Option<(&RawTrace, &Resolved)>,
+    trace: Known<(&RawTrace, &Resolved)>,
     counted: Counted,
     ceilings: &Known<Ceilings>,
+    device: Known<DeviceTree>,
 ) -> CaptureRecord {
     let metadata = given.metadata;
     let simulated = match counted.simulated {
@@ -100,12 +102,16 @@ pub fn capture_record(
         }),
         Known::Unavailable(missing) => Known::Unavailable(missing),
     };
-    let counters = CounterTree::new(trace.map_or(&[], |(trace, _)| &trace.counters), counted.profile, simulated);
-    fn no_trace<T>() -> Known<T> {
-        Known::unavailable("no trace was given", "--trace DIR, the directory that `hourglass capture --trace` wrote")
+    let counters =
+        CounterTree::new(trace.known().map_or(&[], |(trace, _)| &trace.counters), counted.profile, simulated);
+    fn without<T>(trace: &Known<(&RawTrace, &Resolved)>) -> Known<T> {
+        match trace {
+            Known::Unavailable(missing) => Known::Unavailable(missing.clone()),
+            Known::Is(_) => Known::unavailable("nothing was computed of it", "reduce the trace again"),
+        }
     }
-    let (mut kernels, mut lines, mut instructions) = (no_trace(), no_trace(), no_trace());
-    if let Some((raw, resolved)) = trace {
+    let (mut kernels, mut lines, mut instructions) = (without(&trace), without(&trace), without(&trace));
+    if let Known::Is((raw, resolved)) = trace {
         let placed = placed(raw);
         instructions = resolved.instructions(raw, &placed, metadata.sampling.rung);
         let mut hints = Hints { instructions_per_cycle: counters.instructions_per_cycle(), ..Hints::default() };
@@ -131,6 +137,9 @@ pub fn capture_record(
         }
         let roofs = Roofs { ceilings: ceilings.known(), threads: metadata.conditions.threads, footprint: 0 };
         kernels = kernel_tree(raw, &placed, roofs, &hints);
+        if let (Known::Is(tree), Known::Is(device)) = (&mut kernels, &device) {
+            device.judge(tree);
+        }
         lines = match (resolved.program_without_lines(), kernels.missing()) {
             (Some(missing), _) | (None, Some(missing)) => Known::Unavailable(missing.clone()),
             (None, None) => Known::Is(LineTree::of(&lines_record(given, raw, &placed, resolved))),
@@ -144,7 +153,7 @@ pub fn capture_record(
         conditions: metadata.conditions.clone(),
         conditions_id: String::new(),
         subject: metadata.subject.clone(),
-        provenance: given.provenance(trace.map(|(trace, _)| trace)),
+        provenance: given.provenance(trace.known().map(|(trace, _)| *trace)),
         stretch: Stretch::of(metadata),
         ceilings: match ceilings {
             Known::Is(ceilings) => Known::Is(CeilingsUsed::of(ceilings)),
@@ -154,6 +163,7 @@ pub fn capture_record(
         counters: Known::Is(counters),
         lines,
         instructions,
+        device,
         checks: Vec::new(),
         void: false,
     };

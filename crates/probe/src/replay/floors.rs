@@ -7,7 +7,8 @@ use record::{Ceilings, Floor, InstructionPath, Known, Reading, Roof};
 
 /// Fills in the floors of operators and of the groups that they belong to, from their medians.
 ///
-/// `dispatch_floor` is the replay's own: the quickest walk that ran no call.
+/// `dispatch_floor` is the replay's own: the quickest walk that ran no call. A GPU starts nothing for no call: there it is the start of
+/// a graph.
 pub(crate) fn fill(
     groups: &mut [Row],
     operators: &mut [Row],
@@ -17,8 +18,16 @@ pub(crate) fn fill(
 ) {
     // Every byte that a pass reads cold comes up again one pass later: the footprint is the pass's.
     let footprint = groups.iter().map(|row| row.work.cold_bytes).sum();
+    let device = ceilings.is_of_device();
+    let threads = if device { 1 } else { threads };
+    let dispatch_floor = if device { &ceilings.dispatch(1) } else { dispatch_floor };
     let roof = |row: &Row| {
-        let (peak, instruction_path) = peak(|path| ceilings.peak(path, threads), row.features, row.products);
+        let (peak, instruction_path) = if device {
+            let tensor = InstructionPath::TensorBf16;
+            (ceilings.peak(tensor, 1), Known::Is(tensor.name().to_owned()))
+        } else {
+            peak(|path| ceilings.peak(path, threads), row.features, row.products)
+        };
         Roof {
             cold: ceilings.bandwidth(threads, footprint),
             warm: ceilings.bandwidth(threads, row.warm_footprint),
@@ -51,7 +60,7 @@ fn peak(rate: impl Fn(InstructionPath) -> Reading, features: Features, products:
         InstructionPath::Vpdpbusd => Feature::Avx512vnni,
         InstructionPath::Vdpbf16ps => Feature::Avx512bf16,
         InstructionPath::AmxInt8 => Feature::AmxInt8,
-        InstructionPath::AmxBf16 => Feature::AmxBf16,
+        InstructionPath::AmxBf16 | InstructionPath::TensorBf16 => Feature::AmxBf16,
     };
     let allowed = InstructionPath::ALL.into_iter().filter(|path| features.contains(needs(*path)));
     let rated = allowed.filter_map(|path| {

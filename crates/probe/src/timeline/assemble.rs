@@ -2,11 +2,13 @@
 //! Not here: taking them, and what the trace comes to.
 
 use super::counters::Quantities;
+use super::launched::{self, Launched, Streams};
 use super::notes::{Notes, Plan};
-use super::request::WALK;
+use super::request::{REQUEST, WALK};
 use super::walked::{Walked, WorkerLanes};
 use crate::monotonic;
 use crate::sampler::{Sampled, Symbols};
+use ops::recording::Recording;
 use ops::{Span, Traced};
 use record::trace::{
     Category, Counter, CounterUnit, Flow, Instant, Lane, LaneKind, Names, Process, Sample, Slice, SliceRef, Trace,
@@ -25,11 +27,13 @@ pub(super) struct Parts<'a> {
     pub(super) quantities: &'a Quantities,
     pub(super) allocations: &'a [ops::memory::Allocation],
     pub(super) allocations_dropped: u64,
+    /// What a device did, and the most bytes of its memory that were taken.
+    pub(super) recorded: Option<(&'a Recording, usize)>,
 }
 
-/// The trace of the window, and which of the request's passes lie in it.
-pub(super) fn trace(parts: Parts<'_>) -> (Trace, Range<usize>) {
-    let Parts { plan, window, notes, traced, sampled, quantities, allocations, allocations_dropped } = parts;
+/// The trace of the window, which of the request's passes lie in it, and what a device's streams are.
+pub(super) fn trace(parts: Parts<'_>) -> (Trace, Range<usize>, Option<Streams>) {
+    let Parts { plan, window, notes, traced, sampled, quantities, allocations, allocations_dropped, recorded } = parts;
     let mut trace = Trace {
         process: Process { id: std::process::id(), name: "hourglass".to_owned() },
         start_ns: window.0,
@@ -48,7 +52,7 @@ pub(super) fn trace(parts: Parts<'_>) -> (Trace, Range<usize>) {
     let first = walks.partition_point(|walk| walk.0 < window.0);
     let passes = first..walks.partition_point(|walk| walk.1 <= window.1).max(first);
     let origin_ns = monotonic::at_ns(traced.origin());
-    let workers: Vec<(Vec<Vec<Span>>, u64)> = (0..plan.threads().len())
+    let workers: Vec<(Vec<Vec<Span>>, u64)> = (0..plan.workers())
         .map(|worker| {
             let (spans, dropped) = traced.spans(worker);
             (by_pass(spans), dropped)
@@ -78,11 +82,29 @@ pub(super) fn trace(parts: Parts<'_>) -> (Trace, Range<usize>) {
         let (name, dropped) = (format!("worker {worker}"), *dropped);
         trace.lanes.push(Lane { kind, name, slices, instants: Vec::new(), dropped });
     }
+    let whole = notes.notes.iter().any(|note| note.what == REQUEST && (note.start_ns, note.end_ns) == window);
+    let streams = recorded.map(|(recording, peak_bytes)| {
+        let launched = Launched { plan, recording, walks: &walks, passes: passes.clone(), whole, window, peak_bytes };
+        let mut streams = launched::streams(&mut trace.names, &launched);
+        let before = trace.lanes.len();
+        trace.lanes.append(&mut streams.lanes);
+        for (from, first) in dispatches.iter().zip(&streams.firsts) {
+            let Some(first) = first else { continue };
+            let (from, to) =
+                (SliceRef { lane: 0, slice: *from }, SliceRef { lane: before + first.lane, slice: first.slice });
+            let at = |place: SliceRef| trace.lanes[place.lane].slices[place.slice].start_ns;
+            // One that lies before its dispatch is counted as such, and is no flow.
+            if at(from) <= at(to) {
+                trace.flows.push(Flow { id: trace.flows.len() as u64 + 1, from, to });
+            }
+        }
+        streams
+    });
     instants(&mut trace, allocations, sampled);
     trace.counters = counters(notes, sampled, window);
     trace.counters.extend(quantities.counters(window));
     samples(&mut trace, sampled);
-    (trace, passes)
+    (trace, passes, streams)
 }
 
 /// Clipped to the window; what lies outside is left out.

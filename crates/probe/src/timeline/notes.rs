@@ -2,10 +2,11 @@
 //! Not here: what workers note, which is an observer's (`ops::Traced`).
 
 use super::TimelineRequest;
-use super::request::{NOTES_PER_PASS, NOTES_PER_REQUEST};
+use super::request::{DECODE_STEP, NOTES_PER_PASS, NOTES_PER_REQUEST, PREFILL_STEP};
 use crate::monotonic::now_ns;
 use model::Prepared;
 use ops::Observer;
+use record::Phase;
 use record::timeline::PlannedCalls;
 use record::trace::Category;
 use std::ops::Range;
@@ -82,6 +83,16 @@ impl Notes {
     }
 }
 
+impl Notes {
+    /// When each step of the request began and ended, in order, and whether it counts: prefill passes where the prefill is traced, else
+    /// decode steps.
+    pub(super) fn steps(&self, phase: Phase) -> Vec<((u64, u64), bool)> {
+        let counts = if phase == Phase::Prefill { PREFILL_STEP } else { DECODE_STEP };
+        let steps = self.notes.iter().filter(|note| [PREFILL_STEP, DECODE_STEP].contains(&note.what));
+        steps.map(|note| ((note.start_ns, note.end_ns), note.what == counts)).collect()
+    }
+}
+
 impl Notebook for Notes {
     #[inline]
     fn now(&self) -> u64 {
@@ -124,15 +135,26 @@ pub(super) struct Plan {
     /// Of each pass, which program.
     passes: Vec<usize>,
     threads: Vec<u32>,
+    workers: usize,
 }
 
 impl Plan {
+    /// For a device that runs the programs itself, told what to do by thread `main`.
+    pub(super) fn of_device(programs: Vec<Vec<PlannedCall>>, passes: Vec<usize>, main: u32) -> Plan {
+        Plan { programs, passes, threads: vec![main], workers: 0 }
+    }
+
     /// The program of a pass.
     pub(super) fn program(&self, pass: usize) -> &[PlannedCall] {
         self.passes.get(pass).map_or(&[], |program| &self.programs[*program])
     }
 
-    /// The operating system's numbers of the workers' threads.
+    /// Threads that walk the programs: none where a device runs them.
+    pub(super) fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// The operating system's numbers of the workers' threads, the main thread's first.
     pub(super) fn threads(&self) -> &[u32] {
         &self.threads
     }
@@ -164,7 +186,14 @@ pub(super) struct Planner {
 
 impl Planner {
     pub(super) fn plan(self, threads: &ThreadIds) -> Plan {
-        Plan { programs: self.programs, passes: self.passes, threads: threads.threads() }
+        let threads = threads.threads();
+        Plan { programs: self.programs, passes: self.passes, workers: threads.len(), threads }
+    }
+
+    /// Where a device runs the programs.
+    pub(super) fn plan_of_device(self) -> Plan {
+        let main = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        Plan::of_device(self.programs, self.passes, main)
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::conditions::Conditions;
 use crate::known::{Known, Unavailable};
 use crate::quantity::{Reading, Unit};
-use crate::request::{RequestClock, RequestTimes};
+use crate::request::{DeviceUse, RequestClock, RequestTimes};
 use crate::subject::Subject;
 use crate::wiring::Wiring;
 use crate::workload::token_trace_hash;
@@ -88,6 +88,9 @@ pub struct ChildRequest {
     /// Ours only: part of the request that its workers spent on a processor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processor_share: Option<Reading>,
+    /// Ours only, and on a GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceUse>,
     /// Ours only: how far the chosen token's logit was above the next best, for each generated token; computed after the
     /// clock, by a request like the measured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -263,6 +266,7 @@ impl ChildRequest {
             peak_rss: bytes(&self.peak_rss_bytes),
             processor_share: share,
             output_hash,
+            device: self.device.clone().map_or_else(DeviceUse::none, Known::Is),
         });
         if let Known::Unavailable(missing) = &self.token_s {
             self.without_token_times(&mut clock, missing);

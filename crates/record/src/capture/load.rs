@@ -1,12 +1,17 @@
 //! The raw files of a trace directory, read and held against each other: whatever is computed from them can rely on it.
 //! Not here: the manifest (`manifest.rs`), and finding the directory.
 
+use crate::capture::ncu::{Imported, NcuError, import};
 use crate::capture::raw::{
-    CALLS, COUNTERS, EXECUTABLES, KERNEL_FUNCTIONS, KernelFunction, MAPS, RawCall, RawCounter, RawExecutable,
-    RawSample, RawSpans, RawStep, RawThread, SAMPLES, SOURCES, SPANS, STEPS, THREADS,
+    CALLS, COUNTERS, EXECUTABLES, KERNEL_FUNCTIONS, KernelFunction, MAPS, NCU_RAW, NCU_SASS, NCU_SOURCE, PROFILE,
+    RawCall, RawCounter, RawExecutable, RawProfile, RawProfiler, RawSample, RawSpans, RawStep, RawThread, SAMPLES,
+    SOURCES, SPANS, STEPS, THREADS,
 };
+use crate::capture::reduced::device::DeviceTree;
+use crate::known::Known;
 use serde::de::DeserializeOwned;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::io::BufRead;
 
 /// More than any machine has processors.
 const MOST_WORKERS: usize = 1 << 16;
@@ -41,6 +46,17 @@ pub enum LoadError {
     Line { file: &'static str, line: usize, why: String },
     #[error("{file}: {why}; the trace was cut or changed: capture again")]
     File { file: &'static str, why: String },
+    #[error(transparent)]
+    Ncu(#[from] NcuError),
+}
+
+/// What the trace of a GPU's pass has beside spans and samples.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Profiled {
+    /// By the address as samples have it: function, and (file as the profiler names it, line) innermost first.
+    pub chains: HashMap<String, (String, Vec<(String, u32)>)>,
+    pub tree: DeviceTree,
+    pub profiler: RawProfiler,
 }
 
 impl RawTrace {
@@ -64,6 +80,36 @@ impl RawTrace {
         };
         trace.check()?;
         Ok(trace)
+    }
+
+    /// The same of a pass that a GPU ran: its stream stands for a worker, and its profiler's samples for those of a thread. The
+    /// pages are unpacked by `unpack`. Unavailable, with the reason, if it could not be profiled.
+    ///
+    /// # Errors
+    /// As for [`RawTrace::read`], and pages of another pass.
+    pub fn read_profiled(
+        mut read: impl FnMut(&str) -> std::io::Result<Vec<u8>>,
+        unpack: impl Fn(Vec<u8>) -> Box<dyn BufRead>,
+    ) -> Result<Known<(RawTrace, Profiled)>, LoadError> {
+        let mut bytes = |file: &'static str| read(file).map_err(|source| LoadError::Read { file, source });
+        let calls: Vec<RawCall> = whole(CALLS, &bytes(CALLS)?)?;
+        let profile: RawProfile = serde_json::from_slice(&bytes(PROFILE)?)
+            .map_err(|error| LoadError::File { file: PROFILE, why: error.to_string() })?;
+        let sources = sources(&text(SOURCES, bytes(SOURCES)?)?)?;
+        let profiler = match &profile.ncu {
+            Known::Is(profiler) => profiler.clone(),
+            Known::Unavailable(missing) => return Ok(Known::Unavailable(missing.clone())),
+        };
+        let outside =
+            profile.launches.iter().flat_map(|launch| &launch.calls).find(|call| **call as usize >= calls.len());
+        if let Some(call) = outside {
+            return Err(LoadError::File { file: PROFILE, why: format!("call {call} of {}", calls.len()) });
+        }
+        let pages = (unpack(bytes(NCU_RAW)?), unpack(bytes(NCU_SASS)?), unpack(bytes(NCU_SOURCE)?));
+        let Imported { steps, threads, spans, samples, chains, tree } = import(&calls, &profile, pages)?;
+        let trace = RawTrace { calls, threads, steps, spans, samples, sources, ..RawTrace::default() };
+        trace.check()?;
+        Ok(Known::Is((trace, Profiled { chains, tree, profiler })))
     }
 
     /// Number of workers.

@@ -15,6 +15,13 @@
 //! | `counters.json` | `[RawCounter]` |
 //! | `callgrind.out` | only with `--counters callgrind`: as valgrind wrote it |
 //!
+//! Of a pass on a GPU there are, beside `calls.json` and `sources.sha256`:
+//!
+//! | file | holds |
+//! |---|---|
+//! | `profile.json` | a [`RawProfile`]: what was launched, and how it was profiled or why not |
+//! | `ncu-raw.csv.gz`, `ncu-sass.csv.gz`, `ncu-source.csv.gz` | pages of Nsight Compute as it printed them: counters by launch, instructions, source lines |
+//!
 //! Times are nanoseconds of the monotonic clock.
 
 use crate::known::Known;
@@ -33,6 +40,10 @@ pub const MAPS: &str = "maps.txt";
 pub const SOURCES: &str = "sources.sha256";
 pub const COUNTERS: &str = "counters.json";
 pub const CALLGRIND: &str = "callgrind.out";
+pub const PROFILE: &str = "profile.json";
+pub const NCU_RAW: &str = "ncu-raw.csv.gz";
+pub const NCU_SASS: &str = "ncu-sass.csv.gz";
+pub const NCU_SOURCE: &str = "ncu-source.csv.gz";
 
 /// One call of the captured program, with the least that it moves and computes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -181,6 +192,37 @@ pub enum CounterKind {
     Software,
     /// A simulated processor: callgrind.
     Simulated,
+}
+
+/// A pass that a GPU ran under its profiler.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawProfile {
+    /// Those that were profiled, in the order in which they were put into the GPU's queue.
+    pub launches: Vec<RawLaunch>,
+    /// How it was profiled, or why it was not: then there are no pages.
+    pub ncu: Known<RawProfiler>,
+}
+
+/// One launch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawLaunch {
+    /// The function's name on the GPU.
+    pub kernel: String,
+    /// Numbers of the calls that it serves; none for what the device adds.
+    pub calls: Vec<u32>,
+    /// As many launches of the pass it stands for, itself among them: layers that run the same kernels are not all profiled.
+    pub stands_for: u64,
+}
+
+/// Nsight Compute as it was run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawProfiler {
+    pub version: String,
+    /// Its own arguments, without the output's path and the program.
+    pub arguments: Vec<String>,
 }
 
 #[cfg(test)]

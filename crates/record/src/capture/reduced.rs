@@ -2,6 +2,7 @@
 //! Not here: the raw files (`raw.rs`), and every line of every kernel, which is `lines/1` (`lines.rs`).
 
 pub mod counters;
+pub mod device;
 pub mod instructions;
 pub mod kernels;
 
@@ -15,6 +16,7 @@ use crate::replay::cases::CeilingsUsed;
 use crate::subject::Subject;
 use crate::workload::Workload;
 use counters::CounterTree;
+use device::DeviceTree;
 use instructions::InstructionTree;
 use kernels::KernelTree;
 use schemars::JsonSchema;
@@ -40,12 +42,20 @@ pub struct CaptureRecord {
     pub counters: Known<CounterTree>,
     pub lines: Known<LineTree>,
     pub instructions: Known<InstructionTree>,
+    /// What a GPU's counters say.
+    #[serde(default = "device::none")]
+    pub device: Known<DeviceTree>,
     pub checks: Vec<Check>,
     /// A check failed: nothing here may be relied on.
     pub void: bool,
 }
 
 impl CaptureRecord {
+    /// Where there are no counters of a GPU.
+    pub fn without_device() -> Known<DeviceTree> {
+        device::none()
+    }
+
     /// Fills in the ids, the checks and whether one of them voids the record.
     pub fn close(&mut self) {
         self.workload_id = self.workload.id();
@@ -78,6 +88,9 @@ impl Record for CaptureRecord {
             if let Known::Is(instructions) = &self.instructions {
                 instructions.checks(tree, &mut checks);
             }
+        }
+        if let Known::Is(device) = &self.device {
+            device.checks(&mut checks);
         }
         checks
     }

@@ -136,8 +136,10 @@ fn offer(
 /// Seconds of a pass's calls at the ceilings, the fastest instruction of any kind allowed; None without ceilings.
 fn floor(views: &Views, calls: &Calls, footprint: u64, threads: u64) -> Option<f64> {
     let ceilings: &Ceilings = &views.ceilings.as_ref()?.record;
+    let threads = if ceilings.is_of_device() { 1 } else { threads };
     let bandwidth = ceilings.bandwidth(threads, footprint).value().filter(|rate| *rate > 0.0)?;
-    let peaks = InstructionPath::ALL.into_iter().filter_map(|path| ceilings.peak(path, threads).value());
+    let paths = InstructionPath::ALL.into_iter().chain([InstructionPath::TensorBf16]);
+    let peaks = paths.filter_map(|path| ceilings.peak(path, threads).value());
     let peak = peaks.fold(0.0, f64::max);
     let arithmetic = if peak > 0.0 { calls.flops as f64 / peak * 1e-9 } else { 0.0 };
     Some((calls.bytes as f64 / bandwidth * 1e-9).max(arithmetic))

@@ -56,13 +56,22 @@ fn one(trace: &Trace, partition: &Partition, name: Name, steps: &[&Slice]) -> Op
         let limit = median + (DEVIATIONS * spread).max(LEAST_SHARE * median);
         Known::Is(outliers(trace, partition, steps, median, limit))
     };
+    let idle: Vec<f64> = steps.iter().map(|step| idle_share(partition, step)).collect();
     Some(StepSeries {
         name: trace.names.text(name).to_owned(),
         median: seconds(median),
         spread: seconds(spread),
+        idle_share: Reading::measured(Samples::new(&idle).ok()?.median(), Unit::Share, steps.len() as u64),
         steps: steps.iter().map(|step| row(trace, partition, step)).collect(),
         outliers,
     })
+}
+
+/// Part of a step in which no device lane was busy.
+fn idle_share(partition: &Partition, step: &Slice) -> f64 {
+    let parts = within(&partition.device, (step.start_ns, step.end_ns));
+    let idle: u64 = parts.filter(|part| matches!(part.value, State::Idle(_))).map(|part| part.wall_ns()).sum();
+    idle as f64 / step.duration_ns().max(1) as f64
 }
 
 fn row(trace: &Trace, partition: &Partition, step: &Slice) -> StepRow {

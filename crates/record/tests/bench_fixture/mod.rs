@@ -109,6 +109,7 @@ fn clock(takes: Takes) -> RequestClock {
         peak_rss: Reading::unavailable("pretended", "measure"),
         processor_share: Reading::unavailable("pretended", "measure"),
         output_hash: token_trace_hash(&[4, 5]),
+        device: record::DeviceUse::none(),
     })
 }
 

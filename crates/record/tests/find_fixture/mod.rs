@@ -313,6 +313,7 @@ pub fn timeline(waits_ns: u64, taken_ns: u64) -> TimelineRecord {
             samples: 0,
             lost: missing(),
         },
+        device: TimelineRecord::without_device(),
         checks: Vec::new(),
         void: false,
     };

@@ -1,0 +1,211 @@
+//! Pages of Nsight Compute 2025.3.1 from an H200 (two launches of a kernel; columns that are not read were taken out), imported; and
+//! damaged ones. Not here: running ncu.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use record::Known;
+use record::capture::ncu::{Imported, NcuError, explained, import};
+use record::capture::raw::{RawCall, RawLaunch, RawProfile, RawProfiler};
+use record::capture::reduced::device::DeviceKernel;
+use std::collections::BTreeSet;
+
+const RAW: &str = include_str!("fixtures/ncu-h200/raw.csv");
+const SASS: &str = include_str!("fixtures/ncu-h200/sass.csv");
+const SOURCE: &str = include_str!("fixtures/ncu-h200/source.csv");
+
+fn call(number: u32) -> RawCall {
+    RawCall {
+        call: number,
+        layer: Some(0),
+        slot: "scales".into(),
+        group: "projections".into(),
+        operator: "place".into(),
+        kernel: "scales/cuda".into(),
+        source: "crates/x/src/a.rs:1".into(),
+        inputs: Vec::new(),
+        outputs: Vec::new(),
+        weights: Vec::new(),
+        bytes_read: 10,
+        bytes_written: 0,
+        flops: 0,
+    }
+}
+
+fn profile(launches: &[(&str, &[u32])]) -> RawProfile {
+    RawProfile {
+        launches: launches
+            .iter()
+            .map(|(kernel, calls)| RawLaunch { kernel: (*kernel).to_owned(), calls: calls.to_vec(), stands_for: 1 })
+            .collect(),
+        ncu: Known::Is(RawProfiler { version: "ncu 2025.3.1.0".into(), arguments: Vec::new() }),
+    }
+}
+
+fn imported(raw: &str, sass: &str, source: &str) -> Result<Imported, NcuError> {
+    let calls = [call(0), call(1)];
+    let launches = profile(&[("place_scales", &[0]), ("place_scales", &[1])]);
+    import(&calls, &launches, (raw.as_bytes(), sass.as_bytes(), source.as_bytes()))
+}
+
+/// A column of the page of instructions, summed by other means: the first copy of each launch, split at commas between quotes.
+fn summed(column: &str) -> Vec<u64> {
+    let blocks: Vec<&str> = SASS.split("\"Kernel Name\"").skip(1).step_by(2).collect();
+    let sum = |block: &&str| {
+        let mut lines = block.lines().skip(1);
+        let names: Vec<&str> = lines.next().unwrap().split(',').map(|name| name.trim_matches('"')).collect();
+        let from_right = names.len() - names.iter().position(|name| *name == column).unwrap();
+        let value =
+            |line: &str| line.rsplit("\",\"").nth(from_right - 1).unwrap().trim_matches('"').parse::<u64>().unwrap();
+        lines.filter(|line| !line.is_empty()).map(value).sum()
+    };
+    blocks.iter().map(sum).collect()
+}
+
+#[test]
+fn every_instruction_counts_once_and_sums_are_the_profilers_own() {
+    let Imported { tree, samples, spans, steps, .. } = imported(RAW, SASS, SOURCE).unwrap();
+    assert_eq!((tree.launches_expected, tree.launches, tree.kernels.len()), (2, 2, 1));
+    let kernel: &DeviceKernel = &tree.kernels[0];
+    let sampled = summed("# Samples");
+    assert_eq!(kernel.samples, sampled.iter().sum::<u64>());
+    assert_eq!(kernel.samples_counted, Known::Is(kernel.samples), "smsp__pcsamp_sample_count of the raw page");
+    assert_eq!(kernel.executed, summed("Instructions Executed").iter().sum::<u64>());
+    assert_eq!(kernel.executed_counted, Known::Is(kernel.executed), "smsp__inst_executed.sum of the raw page");
+    assert_eq!(kernel.stalls.iter().map(|row| row.samples).sum::<u64>(), kernel.samples);
+    let waits = kernel.stalls.iter().find(|row| row.reason == "wait").unwrap();
+    assert_eq!(waits.samples, summed("stall_wait").iter().sum::<u64>());
+    // Nanoseconds as printed, the launches' 2,208 and 2,304.
+    assert!((kernel.time.value().unwrap() - 4.512).abs() < 1e-9);
+    assert_eq!(steps[0].end_ns, 4512);
+    assert_eq!(spans[0].spans, [[0, 0, 0, 2208], [1, 2208, 2208, 4512]]);
+    // A launch's samples stand for its time.
+    let weight = |from: u64, to: u64| -> u64 {
+        samples.iter().filter(|sample| (from..to).contains(&sample.at_ns)).map(|sample| sample.weight_ns).sum()
+    };
+    assert_eq!((weight(0, 2208), weight(2208, 4512)), (2208, 2304));
+    assert!(samples.windows(2).all(|pair| pair[0].at_ns <= pair[1].at_ns));
+}
+
+#[test]
+fn every_sampled_address_has_the_line_that_the_page_has_it_under() {
+    let imported = imported(RAW, SASS, SOURCE).unwrap();
+    let addresses: BTreeSet<&str> = imported.samples.iter().map(|sample| sample.stack[0].0.as_str()).collect();
+    for address in addresses {
+        let (function, lines) = &imported.chains[address];
+        assert_eq!((function.as_str(), lines.len()), ("place_scales", 1));
+        assert!(
+            lines[0].0.ends_with("crates/ops-cuda/kernels/place.cu") && (42..=49).contains(&lines[0].1),
+            "{lines:?}"
+        );
+    }
+    // The sums that ncu itself prints beside the lines, which stand before their instructions.
+    let page: u64 = SOURCE
+        .split("\"File Path\"")
+        .nth(1)
+        .unwrap()
+        .lines()
+        .filter(|line| line.starts_with('"') && line.as_bytes()[1].is_ascii_digit())
+        .map(|line| line.rsplit("\",\"").nth(20).unwrap().parse::<u64>().unwrap())
+        .sum();
+    assert_eq!(page, summed("# Samples")[0], "the first launch's");
+}
+
+#[test]
+fn a_launch_serves_several_calls_or_none_and_a_call_can_have_several() {
+    let read = |launches: &[(&str, &[u32])], calls: &[RawCall]| {
+        import(calls, &profile(launches), (RAW.as_bytes(), SASS.as_bytes(), SOURCE.as_bytes())).unwrap()
+    };
+    let calls = [call(0), call(1), call(2)];
+    let joined = read(&[("place_scales", &[0, 1]), ("place_scales", &[2])], &calls);
+    assert_eq!(joined.spans[0].spans, [[0, 0, 0, 2208], [1, 2208, 2208, 2208], [2, 2208, 2208, 4512]]);
+    let twice = read(&[("place_scales", &[1]), ("place_scales", &[1])], &calls[..2]);
+    assert_eq!(twice.spans[0].spans, [[1, 0, 0, 4512], [0, 4512, 4512, 9024]], "as long as its like");
+    let own = read(&[("place_scales", &[]), ("place_scales", &[0])], &calls[..1]);
+    assert_eq!(own.spans[0].spans, [[0, 2208, 2208, 4512]]);
+    let names: BTreeSet<&str> = own.tree.kernels.iter().map(|kernel| kernel.operator.as_str()).collect();
+    assert_eq!(names, BTreeSet::from(["place", DeviceKernel::OWN]));
+    let fewer = read(&[("place_scales", &[0]), ("place_scales", &[1]), ("argmax", &[])], &calls[..2]);
+    assert_eq!((fewer.tree.launches_expected, fewer.tree.launches), (3, 2), "which a check of the record refuses");
+}
+
+/// ncu prints some launches twice and some once.
+#[test]
+fn each_launch_counts_once_whether_it_is_printed_once_or_twice() {
+    let blocks: Vec<String> =
+        SASS.split("\"Kernel Name\"").skip(1).map(|rest| format!("\"Kernel Name\"{rest}")).collect();
+    let whole = imported(RAW, SASS, SOURCE).unwrap();
+    for picked in [&[0, 2][..], &[0, 1, 2], &[1, 2, 3]] {
+        let page: String = picked.iter().map(|block| blocks[*block].as_str()).collect();
+        assert_eq!(imported(RAW, &page, SOURCE).unwrap(), whole, "{picked:?}");
+    }
+}
+
+/// Of three layers two are profiled: the second stands for the third, too.
+#[test]
+fn a_launch_that_stands_for_others_lends_them_its_time_and_weight_but_no_samples() {
+    let calls = [call(0), call(1), call(2)];
+    let mut profile = profile(&[("place_scales", &[0]), ("place_scales", &[1])]);
+    profile.launches[1].stands_for = 2;
+    let found = import(&calls, &profile, (RAW.as_bytes(), SASS.as_bytes(), SOURCE.as_bytes())).unwrap();
+    assert_eq!(found.spans[0].spans, [[0, 0, 0, 2208], [1, 2208, 2208, 4512], [2, 4512, 4512, 6816]]);
+    let weight: u64 = found.samples.iter().map(|sample| sample.weight_ns).sum();
+    assert_eq!((weight, found.samples.len() as u64), (2208 + 2 * 2304, summed("# Samples").iter().sum()));
+    assert_eq!(found.steps[0].end_ns, 6816);
+}
+
+#[test]
+fn pages_that_were_cut_changed_or_are_of_another_pass_are_refused_with_their_place() {
+    let error = |raw: &str, sass: &str, source: &str| imported(raw, sass, source).unwrap_err().to_string();
+    let renamed = RAW.replace("place_scales", "place_bf16");
+    assert!(error(&renamed, SASS, SOURCE).contains("launch 0 is 'place_bf16', expected place_scales"));
+    assert!(error("", SASS, SOURCE).contains("no heading"));
+    let cut: String = RAW.lines().take(4).map(|line| format!("{line}\n")).collect();
+    let cut = &cut[..cut.len() - 30];
+    assert!(error(cut, SASS, SOURCE).contains("raw page, line 4"), "{}", error(cut, SASS, SOURCE));
+    let milliseconds = RAW.replacen("\"ns\"", "\"ms\"", 1);
+    assert!(error(&milliseconds, SASS, SOURCE).contains("is in 'ms', expected 'ns'"));
+    let word = RAW.replacen("2,208", "soon", 1);
+    assert!(error(&word, SASS, SOURCE).contains("'soon' is no number"));
+    // A whole launch is missing; one copy of a launch; a copy says something else.
+    let blocks: Vec<String> =
+        SASS.split("\"Kernel Name\"").skip(1).map(|rest| format!("\"Kernel Name\"{rest}")).collect();
+    assert_eq!(blocks.len(), 4);
+    assert!(error(RAW, &blocks[..2].concat(), SOURCE).contains("are not the raw page's 2"));
+    assert!(error(RAW, &[SASS, &blocks[3]].concat(), SOURCE).contains("are not the raw page's 2"));
+    let row = SASS.lines().find(|line| line.starts_with("\"0x") && line.contains("\"256\"")).unwrap();
+    let other = SASS.replacen(row, &row.replacen("\"256\"", "\"257\"", 1), 1);
+    assert!(error(RAW, &other, SOURCE).contains("not the raw page's 2, each once or twice, from launch 0"));
+    assert!(error(RAW, &SASS.replace("# Samples", "Samples"), SOURCE).contains("SourceCounters"));
+    assert!(error(RAW, &SASS.replacen("\"0x", "\"0xzz", 1), SOURCE).contains("no address"));
+    let endless = SASS
+        .replace("\"256\"", "\"900000000000\"")
+        .replace("# Samples", "x")
+        .replace("Instructions Executed", "# Samples");
+    let endless = endless.replace("\"x\"", "\"Instructions Executed\"");
+    let sampled = RAW.replace("\"9\"", "\"46,800,000,000,000\"").replace("\"23\"", "\"26,624\"");
+    assert!(error(&sampled, &endless, SOURCE).contains("more than"), "{}", error(&sampled, &endless, SOURCE));
+    let lineless = SOURCE.replacen("\"42\",", "\"4x2\",", 1);
+    assert!(error(RAW, SASS, &lineless).contains("line number"));
+    let headless: String = SOURCE.lines().skip(1).map(|line| format!("{line}\n")).collect();
+    assert!(error(RAW, SASS, &headless).contains("under no line"));
+}
+
+#[test]
+fn what_was_not_collected_is_missing_and_not_zero() {
+    let raw = RAW.replace("\"2,304\"", "\"n/a\"");
+    let kernel = imported(&raw, SASS, SOURCE).unwrap().tree.kernels[0].clone();
+    let why = kernel.time.missing().unwrap();
+    assert!(why.unavailable.contains("gpu__time_duration.sum"), "{why:?}");
+    assert!(kernel.dram_share.known().is_none(), "a mean over times that are not known");
+    assert!(kernel.dram_read.known().is_some());
+}
+
+#[test]
+fn what_ncu_says_when_it_cannot_is_explained() {
+    let sandbox = "==PROF== Connected\n==ERROR== Failed to initialize the profiler: LibraryNotLoaded\n";
+    assert!(explained(sandbox).0.contains("gVisor"));
+    let forbidden =
+        "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters";
+    assert!(explained(forbidden).1.contains("root"));
+    assert_eq!(explained("a\n==ERROR== No kernels were profiled\nb").0, "ncu failed: No kernels were profiled");
+}
