@@ -124,7 +124,8 @@ fn supported(shape: &CallShape) -> Result<(), String> {
     }
 }
 
-/// Whole heads are shared out. Floor: the state from the second- or third-level cache, where the call before left it.
+/// Whole heads are shared out. Floor: the state from the second- or third-level cache, where the call before left it. What it costs is
+/// in the record of `split-attention` (`ladder/beside.rs`).
 #[inline(always)]
 fn join<const FMA: bool>(i: &Invocation<'_>) {
     let (sums, peaks, y) = (i.input(0), i.input(1), i.output(0));
