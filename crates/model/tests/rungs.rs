@@ -116,6 +116,28 @@ fn cached_and_chunked_equal_the_whole_on_every_checkpoint() {
 }
 
 #[test]
+fn attention_in_parts_gives_the_same_bits_to_any_number_of_workers() {
+    for (model, files) in models() {
+        let ids = ids(455, 17);
+        let run = |name: &str, threads: usize| {
+            let mut engine = Engine::load(&files, model::LoadOptions { threads, ..options(name) }).unwrap();
+            let mut cache = engine.new_cache(455);
+            engine.forward(&mut cache, &ids[..445], Keep::Last).unwrap();
+            in_parts(&mut engine, &mut cache, &ids[445..], &[1, 1, 7, 1])
+        };
+        // From seven tiles of positions, which leave one part of eight empty, to eight.
+        let want = run("split-attention", 1);
+        for threads in [2, 3, 5] {
+            assert_eq!(run("split-attention", threads), want, "{model} with {threads} threads");
+        }
+        let distance = relative_l2(&want, &run("added-norm", 1)).powi(2);
+        assert!(distance <= 4e-3, "{model}: {distance:.2e} from the parent");
+        let calls = bound(&mut engine(&files, "split-attention"), 1);
+        assert!(calls.contains(&("attention_parts", "decode")) && calls.contains(&("attention_join", "heads")));
+    }
+}
+
+#[test]
 fn a_rewind_equals_never_having_gone_there() {
     for (model, files) in models() {
         let (ids, other) = (ids(20, 2), ids(6, 3));

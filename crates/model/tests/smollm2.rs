@@ -57,7 +57,7 @@ fn text_is_as_likely_as_transformers_says() {
     let want = expected["text"]["average_nll"].as_f64().unwrap();
     let mut faults = Vec::new();
     // These compute many rows as their parent does.
-    let alike = ["early-weights", "guided-shares", "gated-projections"];
+    let alike = ["early-weights", "guided-shares", "gated-projections", "split-attention"];
     for checkpoint in std::iter::once("reference").chain(rungs().into_iter().filter(|rung| !alike.contains(rung))) {
         let mut options = options(checkpoint);
         options.prefill_chunk = 500;

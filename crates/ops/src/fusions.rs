@@ -5,7 +5,7 @@ use crate::operator::Group;
 use crate::operators;
 use crate::operators::MOST_PROJECTIONS;
 use crate::program::{Call, Program};
-use crate::rewrite::{Rewrite, TILED_MIN_ROWS, named, stays_inside};
+use crate::rewrite::{Replacement, Rewrite, TILED_MIN_ROWS, named, stays_inside};
 
 /// `linear` + `add` of its result → `linear_add`, for at most eight rows.
 pub const LINEAR_ADD: Rewrite = Rewrite {
@@ -22,7 +22,7 @@ pub const LINEAR_ADD: Rewrite = Rewrite {
         call.operator = &operators::LINEAR_ADD;
         call.inputs.push(residual);
         call.outputs = add.outputs.clone();
-        Some((call, 2))
+        Replacement::one(call, 2)
     },
 };
 
@@ -38,7 +38,7 @@ pub const NORM_LINEAR: Rewrite = Rewrite {
         call.weights = norm.weights.clone();
         call.weights.extend(projections.iter().flat_map(|projection| &projection.weights));
         call.outputs = projections.iter().flat_map(|projection| projection.outputs.clone()).collect();
-        Some((call, 1 + projections.len()))
+        Replacement::one(call, 1 + projections.len())
     },
 };
 
@@ -61,7 +61,7 @@ pub const NORM_SWIGLU: Rewrite = Rewrite {
         call.inputs = norm.inputs.clone();
         call.attributes = norm.attributes;
         call.weights = [&norm.weights[..], &gate.weights, &up.weights].concat();
-        Some((call, 4))
+        Replacement::one(call, 4)
     },
 };
 
@@ -95,6 +95,6 @@ pub const PLACED_ATTENTION: Rewrite = Rewrite {
         (call.slot, call.group) = (attention.slot, attention.group);
         call.attributes.scale = attention.attributes.scale;
         call.outputs = attention.outputs.clone();
-        Some((call, 2))
+        Replacement::one(call, 2)
     },
 };

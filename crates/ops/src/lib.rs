@@ -51,7 +51,7 @@ pub use pace::Pace;
 pub use plan::MemoryPlan;
 pub use program::{Attributes, BufferId, BufferSpec, Call, Keys, Program, ProgramBuilder, View, WeightId, WeightSpec};
 pub use registry::Registry;
-pub use rewrite::Rewrite;
+pub use rewrite::{Replacement, Rewrite};
 pub use step::{LayerCache, PreviousCache, Sequence, SequenceShape, Step};
 pub use verify::VerifyError;
 pub use walk::{Both, Observer, Only, Plain, Span, Traced, Until, Where, run};

@@ -107,6 +107,13 @@ impl Registry {
         if ladder::DEVICE.iter().any(|checkpoint| checkpoint.name == name) {
             return Err(format!("checkpoint '{name}' is a rung of the GPU's ladder: give --device cuda with it"));
         }
+        if ladder::beside::has(name) {
+            let newest = self.newest().name;
+            return Err(format!(
+                "checkpoint '{name}' stands beside the CPU's ladder and has no kernels for a device: leave out --device, or \
+                 take '{newest}'"
+            ));
+        }
         if let Some((_, why)) = ladder::RETIRED.iter().find(|(retired, _)| *retired == name) {
             return Err(format!("checkpoint '{name}' is retired: {why}"));
         }
@@ -139,6 +146,16 @@ mod tests {
         assert_eq!(fast(&[&BESIDE]), last.name);
         // Whoever mistypes a name is told of the alias too.
         assert!(standard.checkpoint("fastest").unwrap_err().ends_with(", fast"));
+    }
+
+    #[test]
+    fn a_device_refuses_what_stands_beside_the_cpu_s_ladder() {
+        let device = Registry::standard().on_device(&[]);
+        for checkpoint in ladder::beside::ALL {
+            let refused = device.checkpoint(checkpoint.name).unwrap_err();
+            assert!(refused.starts_with(&format!("checkpoint '{}' stands beside", checkpoint.name)), "{refused}");
+            assert!(refused.ends_with(&format!("take '{}'", device.newest().name)), "{refused}");
+        }
     }
 
     #[test]

@@ -1,18 +1,35 @@
-//! Fusions: a run of calls replaced by one coarser call. A fused rung is its parent's program, rewritten; no second forward
-//! pass is written anywhere. Not here: which checkpoint applies which (`ladder.rs`).
+//! Rewrites: a run of calls replaced by one coarser call, or a call by finer ones. Such a rung is its parent's program, rewritten; no
+//! second forward pass is written anywhere. Not here: which checkpoint applies which (`ladder.rs`).
 
+use crate::DType;
 use crate::ladder::MATVEC_MAX_ROWS;
 use crate::operator::Group;
 use crate::operators;
-use crate::program::{Call, Program, View};
+use crate::program::{Attributes, BufferId, BufferSpec, Call, Program, View};
 use std::ops::Range;
 
-/// A fusion, as data: where it applies and what stands there afterwards.
+/// A rewrite, as data: where it applies and what stands there afterwards.
 #[derive(Clone, Copy)]
 pub struct Rewrite {
     pub name: &'static str,
-    /// The replacement of the calls that begin at this index, and how many it replaces.
-    pub fuse: fn(&Program, usize) -> Option<(Call, usize)>,
+    /// The replacement of the calls that begin at this index.
+    pub fuse: fn(&Program, usize) -> Option<Replacement>,
+}
+
+/// What stands in place of some calls.
+pub struct Replacement {
+    pub calls: Vec<Call>,
+    /// How many calls it replaces.
+    pub replaced: usize,
+    /// Buffers that only these calls use: their numbers follow those of the program's.
+    pub buffers: Vec<BufferSpec>,
+}
+
+impl Replacement {
+    /// One call over buffers that the program has.
+    pub(crate) fn one(call: Call, replaced: usize) -> Option<Replacement> {
+        Some(Replacement { calls: vec![call], replaced, buffers: Vec::new() })
+    }
 }
 
 impl PartialEq for Rewrite {
@@ -36,7 +53,7 @@ pub const RMS_NORM: Rewrite = Rewrite {
         call.operator = &operators::RMS_NORM;
         call.weights = multiply.weights.clone();
         call.outputs = multiply.outputs.clone();
-        Some((call, 2))
+        Replacement::one(call, 2)
     },
 };
 
@@ -48,7 +65,7 @@ pub const ROPE: Rewrite = Rewrite {
         let mut call = combine.clone();
         call.operator = &operators::ROPE;
         call.inputs = vec![rotate.inputs[0], combine.inputs[2]];
-        Some((call, 2))
+        Replacement::one(call, 2)
     },
 };
 
@@ -60,7 +77,7 @@ pub const SWIGLU: Rewrite = Rewrite {
         let mut call = multiply.clone();
         call.operator = &operators::SWIGLU;
         call.inputs = vec![silu.inputs[0], multiply.inputs[1]];
-        Some((call, 2))
+        Replacement::one(call, 2)
     },
 };
 
@@ -84,7 +101,7 @@ pub const DECODE_ATTENTION: Rewrite = Rewrite {
     fuse: |program, at| attention(program, at, program.rows < TILED_MIN_ROWS, &DECODE_HEAD_DIMS),
 };
 
-fn attention(program: &Program, at: usize, rows_fit: bool, head_dims: &[usize]) -> Option<(Call, usize)> {
+fn attention(program: &Program, at: usize, rows_fit: bool, head_dims: &[usize]) -> Option<Replacement> {
     let [scores, _, mix] = chain(program, at, ["attention_scores", "softmax", "attention_mix"])?;
     if !rows_fit || !head_dims.contains(&scores.attributes.head_dim) {
         return None;
@@ -93,8 +110,36 @@ fn attention(program: &Program, at: usize, rows_fit: bool, head_dims: &[usize]) 
     call.operator = &operators::ATTENTION;
     call.inputs.extend(mix.inputs.iter().skip(1));
     call.outputs = mix.outputs.clone();
-    Some((call, 3))
+    Replacement::one(call, 3)
 }
+
+/// Parts that [`SPLIT_ATTENTION`] makes of what a row sees: eight key/value heads are then shares for 64 workers. A constant, so
+/// that no result depends on the number of workers.
+pub const ATTENTION_PARTS: usize = 8;
+
+/// `attention` of at most eight rows → `attention_parts` + `attention_join`.
+pub const SPLIT_ATTENTION: Rewrite = Rewrite {
+    name: "split-attention",
+    fuse: |program, at| {
+        let [attention] = named(program, at, ["attention"])?;
+        if program.rows >= TILED_MIN_ROWS {
+            return None;
+        }
+        let Attributes { heads, head_dim, .. } = attention.attributes;
+        let rows = attention.inputs[0].rows * heads * ATTENTION_PARTS;
+        let buffers = [("attention_sums", head_dim), ("attention_peaks", 2)];
+        let buffers = buffers.map(|(name, width)| BufferSpec { name, rows, width, dtype: DType::F32 }).to_vec();
+        let first = program.buffers.len() as u32;
+        let state = [0, 1].map(|n| View { buffer: BufferId(first + n), first_row: 0, rows }).to_vec();
+        let mut parts = attention.clone();
+        parts.operator = &operators::ATTENTION_PARTS;
+        parts.outputs = state.clone();
+        let mut join = attention.clone();
+        (join.operator, join.slot) = (&operators::ATTENTION_JOIN, "attention_join");
+        join.inputs = state;
+        Some(Replacement { calls: vec![parts, join], replaced: 1, buffers })
+    },
+};
 
 /// Longest head that `norm_rope_append` keeps widened.
 pub const HELD_HEAD: usize = 256;
@@ -131,7 +176,7 @@ pub const NORM_ROPE_APPEND: Rewrite = Rewrite {
         call.inputs = vec![q, k, append.inputs[1], q_rope.inputs[1]];
         call.outputs = q_rope.outputs.clone();
         call.attributes.interleaved = q_rope.attributes.interleaved;
-        Some((call, count))
+        Replacement::one(call, count)
     },
 };
 
@@ -148,7 +193,7 @@ pub const ADD_RMS_NORM: Rewrite = Rewrite {
         call.operator = &operators::ADD_RMS_NORM;
         call.inputs = add.inputs.clone();
         call.outputs = vec![add.outputs[0], norm.outputs[0]];
-        Some((call, 2))
+        Replacement::one(call, 2)
     },
 };
 
@@ -174,7 +219,7 @@ pub const GATED_LINEAR: Rewrite = Rewrite {
         call.slot = "gated_proj";
         call.weights = vec![gate.weights[0], up.weights[0]];
         call.outputs = swiglu.outputs.clone();
-        Some((call, 3))
+        Replacement::one(call, 3)
     },
 };
 
@@ -209,9 +254,10 @@ impl Program {
             let mut at = 0;
             while at < self.calls.len() {
                 match (rewrite.fuse)(&self, at) {
-                    Some((call, replaced)) => {
-                        calls.push(call);
-                        at += replaced;
+                    Some(replacement) => {
+                        calls.extend(replacement.calls);
+                        self.buffers.extend(replacement.buffers);
+                        at += replacement.replaced;
                     }
                     None => {
                         calls.push(self.calls[at].clone());

@@ -69,6 +69,18 @@ fn attention_counts_what_each_row_sees() {
 }
 
 #[test]
+fn attention_in_parts_counts_those_that_have_positions() {
+    // Rows that see 64, 65 and 66 positions fill 1, 2 and 2 of four parts, one that sees 500 all four: 9 of 16.
+    let sequences = [(3, 63), (1, 499)];
+    let (q, sums, peaks) = ((4, 2048, BF16), (4 * 16 * 4, 128, F32), (4 * 16 * 4, 2, F32));
+    let (whole, state) = (ATTENTION.cost(&shape(&[q], &[q], &sequences)), 9 * 16 * 130 * 4);
+    let parts = ATTENTION_PARTS.cost(&shape(&[q], &[sums, peaks], &sequences));
+    assert_eq!(parts, cost(whole.bytes_read, state, whole.flops));
+    let join = ATTENTION_JOIN.cost(&shape(&[sums, peaks], &[q], &sequences));
+    assert_eq!(join, cost(state, whole.bytes_written, 16 * (9 * (2 * 128 + 3) + 4 * 129)));
+}
+
+#[test]
 fn keys_of_the_step_are_counted_once() {
     let attributes = Attributes { keys: Keys::Step, ..HEADS };
     let (q, kv) = ((4, 2048, BF16), (4, 1024, BF16));

@@ -3,7 +3,7 @@
 mod common;
 
 use common::NOTHING;
-use ops::ladder::beside::GATED_PROJECTIONS;
+use ops::ladder::beside::{GATED_PROJECTIONS, SPLIT_ATTENTION_CHECKPOINT};
 use ops::ladder::{ADDED_NORM, ONE_CALL_ATTENTION, SELECTED};
 use ops::operators::*;
 use ops::*;
@@ -192,6 +192,31 @@ fn decode_attention_takes_what_the_tiled_one_leaves() {
         let read = attention(rows, head_dim, Keys::Cache, Reader::Call).rewritten(ONE_CALL_ATTENTION.rewrites);
         assert_eq!(names(&read).len(), 3, "{rows} rows of {head_dim} whose scores are read by others");
     }
+}
+
+#[test]
+fn attention_of_few_rows_is_split_into_parts_and_a_join() {
+    for keys in [Keys::Cache, Keys::Step] {
+        let program = attention(3, 128, keys, Reader::None);
+        let split = program.clone().rewritten(SPLIT_ATTENTION_CHECKPOINT.rewrites);
+        split.verify().expect("sound, with its new buffers");
+        assert_eq!(names(&split), ["attention_parts", "attention_join"]);
+        let whole = program.rewritten(ONE_CALL_ATTENTION.rewrites);
+        let [.., attention] = &whole.calls[..] else { unreachable!("it has calls") };
+        let [.., parts, join] = &split.calls[..] else { unreachable!("two more") };
+        let read = |program: &Program, call: &Call| {
+            call.inputs.iter().map(|v| program.buffer(v.buffer).name).collect::<Vec<_>>()
+        };
+        assert_eq!(read(&split, parts), read(&whole, attention));
+        assert_eq!((&join.inputs, join.outputs[0]), (&parts.outputs, split.output));
+        assert_eq!((parts.attributes, join.attributes), (attention.attributes, attention.attributes));
+        assert_eq!((parts.layer, join.layer), (Some(3), Some(3)));
+        let state = join.inputs.iter().map(|view| split.view_shape(*view));
+        let view = |width| ViewShape { rows: 3 * HEADS * 8, width, dtype: DType::F32 };
+        assert_eq!(state.collect::<Vec<_>>(), [view(128), view(2)]);
+    }
+    let many = attention(9, 128, Keys::Cache, Reader::None).rewritten(SPLIT_ATTENTION_CHECKPOINT.rewrites);
+    assert_eq!(names(&many), ["attention"]);
 }
 
 /// Queries and keys from their projections to attention, with norms or without; one of the two norms' epsilons may differ.

@@ -359,6 +359,12 @@ mod tests {
             "+ gated_proj gated_linear:matvec",
         ];
         both(&rungs::beside::GATED_PROJECTIONS, &[], &gated);
+        let split = [
+            "- attention attention:decode",
+            "+ attention attention_parts:decode",
+            "+ attention_join attention_join:heads",
+        ];
+        both(&rungs::beside::SPLIT_ATTENTION_CHECKPOINT, &[], &split);
     }
 
     #[test]

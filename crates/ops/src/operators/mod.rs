@@ -46,6 +46,8 @@ ops! {
     softmax::SOFTMAX,
     attention_mix::ATTENTION_MIX,
     attention::ATTENTION,
+    attention_parts::ATTENTION_PARTS,
+    attention_join::ATTENTION_JOIN,
     add::ADD,
     add_rms_norm::ADD_RMS_NORM,
     linear::LINEAR,

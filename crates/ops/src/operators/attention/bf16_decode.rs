@@ -4,8 +4,8 @@
 
 #![allow(unsafe_code, reason = "vector instructions")]
 
+use crate::kernel;
 use crate::operator::Kernel;
-use crate::{f32_to_bf16, kernel};
 use std::arch::x86_64::*;
 
 use super::super::attention_scores::bf16::{across_quarters, bits, quarter_sums};
@@ -15,7 +15,7 @@ use super::decode::{Arithmetic, KEYS, Tile, decode, scratch, supported};
 
 /// Sums of a head are held as 16 even and 16 odd elements in turn: the halves of a word of two values, widened by a shift and
 /// by a mask.
-struct Bf16;
+pub(super) struct Bf16;
 
 /// Elements of a vector of bfloat16.
 const WIDTH: usize = 32;
@@ -62,11 +62,11 @@ impl Arithmetic for Bf16 {
     }
 
     #[inline(always)]
-    fn finish(sums: &[f32], factor: f32, y: &mut [u16]) {
+    fn finish<Y>(sums: &[f32], y: &mut [Y], each: impl Fn(f32) -> Y) {
         for (y, sums) in y.as_chunks_mut::<WIDTH>().0.iter_mut().zip(sums.as_chunks::<WIDTH>().0) {
             for lane in 0..LANES {
-                y[2 * lane] = f32_to_bf16(sums[lane] * factor);
-                y[2 * lane + 1] = f32_to_bf16(sums[LANES + lane] * factor);
+                y[2 * lane] = each(sums[lane]);
+                y[2 * lane + 1] = each(sums[LANES + lane]);
             }
         }
     }

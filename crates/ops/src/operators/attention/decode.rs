@@ -1,10 +1,10 @@
 //! Decode: one row at a time against all that it sees, tile after tile of keys and values with a running softmax. The heads
 //! that share keys and values go through a tile together. No arithmetic on tiles here but the portable one; the bfloat16
-//! version is in `bf16_decode.rs`. Not here: prefill (`tiled.rs`).
+//! version is in `bf16_decode.rs`. Not here: prefill (`tiled.rs`), and a row's positions in parts (`split.rs`), which goes the same
+//! way through each part.
 //!
 //! Scores are in base 2. A worker has whole (row, key/value head) pairs; where those are few and the workers do not divide them,
-//! whole (row, query head) pairs, and keys and values are then read by several workers. Finer shares, of positions, would need a
-//! second call that joins them, and with it a barrier.
+//! whole (row, query head) pairs, and keys and values are then read by several workers.
 
 #![allow(unsafe_code, reason = "scratch as floats, exclusive parts of the output")]
 
@@ -49,8 +49,73 @@ pub(super) trait Arithmetic {
     /// `sums[h] = sums[h] * shrink[h] + Σ probabilities[h][n] * values[n]`; `sums` is `(heads, head_dim)`.
     fn mix(tile: &Tile<'_>, probabilities: &[[f32; KEYS]], shrink: &[f32], sums: &mut [f32]);
 
-    /// `y = sums * factor` of one head, rounded.
-    fn finish(sums: &[f32], factor: f32, y: &mut [u16]);
+    /// `y[d] = each(sums[d])` of one head, in the head's order.
+    fn finish<Y>(sums: &[f32], y: &mut [Y], each: impl Fn(f32) -> Y);
+}
+
+/// The running softmax of heads that share keys and values, in the worker's scratch.
+pub(super) struct Running<'s> {
+    scores: &'s mut [[f32; KEYS]],
+    /// `(heads, head_dim)`, in the arithmetic's order.
+    sums: &'s mut [f32],
+    pub(super) largest: &'s mut [f32],
+    pub(super) totals: &'s mut [f32],
+    shrink: &'s mut [f32],
+}
+
+impl<'s> Running<'s> {
+    /// Of so many heads.
+    ///
+    /// # Safety
+    /// - Nothing else has the worker's scratch while this lives.
+    #[inline(always)]
+    pub(super) unsafe fn of(i: &'s Invocation<'_>, heads: usize) -> Running<'s> {
+        let head_dim = i.attributes().head_dim;
+        // SAFETY: the only slice of this worker's scratch (the caller's contract).
+        let (head_bytes, floats, _) = unsafe { i.scratch().align_to_mut::<f32>() };
+        assert!(
+            head_bytes.is_empty() && floats.len() >= heads * (KEYS + head_dim + 3),
+            "the scratch that was asked for"
+        );
+        let (scores, floats) = floats.split_at_mut(heads * KEYS);
+        let (sums, floats) = floats.split_at_mut(heads * head_dim);
+        let (largest, floats) = floats.split_at_mut(heads);
+        let (totals, floats) = floats.split_at_mut(heads);
+        let scores = scores.as_chunks_mut::<KEYS>().0;
+        Running { scores, sums, largest, totals, shrink: &mut floats[..heads] }
+    }
+
+    /// Begins anew with these positions of the unit's key/value head; `queries` is `(heads, head_dim)`.
+    #[inline(always)]
+    pub(super) fn see<'a, A: Arithmetic>(
+        &mut self,
+        i: &Invocation<'a>,
+        unit: &Unit<'_, 'a>,
+        positions: Range<usize>,
+        queries: &[u16],
+    ) {
+        let factor = i.attributes().scale * std::f32::consts::LOG2_E;
+        self.sums.fill(0.0);
+        self.totals.fill(0.0);
+        self.largest.fill(LOWEST);
+        for start in positions.clone().step_by(KEYS) {
+            let tile = tile_of(i, unit, start..positions.end.min(start + KEYS));
+            A::scores(&tile, queries, self.scores);
+            for head in 0..self.scores.len() {
+                let (seen, largest) = (tile.positions.len(), &mut self.largest[head]);
+                self.shrink[head] =
+                    softmax_step::<A>(&mut self.scores[head], seen, factor, largest, &mut self.totals[head]);
+            }
+            A::mix(&tile, self.scores, self.shrink, self.sums);
+        }
+    }
+
+    /// Sums of one head, in the arithmetic's order.
+    #[inline(always)]
+    pub(super) fn sums_of(&self, head: usize) -> &[f32] {
+        let dim = self.sums.len() / self.totals.len();
+        &self.sums[head * dim..(head + 1) * dim]
+    }
 }
 
 /// Floats of scratch: per head of a group its scores of a tile, sums, largest score, sum of exponentials, and shrinking factor.
@@ -60,15 +125,20 @@ pub(super) fn scratch(shape: &CallShape) -> usize {
 }
 
 pub(super) fn supported(shape: &CallShape) -> Result<(), String> {
-    let (rows, dim) = (shape.outputs[0].rows, shape.attributes.head_dim);
+    if shape.outputs[0].dtype != DType::BF16 {
+        return Err("needs a bfloat16 output".to_owned());
+    }
+    few_rows(shape)
+}
+
+/// Queries, keys and values that the walk takes.
+pub(super) fn few_rows(shape: &CallShape) -> Result<(), String> {
+    let (rows, dim) = (shape.inputs[0].rows, shape.attributes.head_dim);
     if !DECODE_HEAD_DIMS.contains(&dim) {
         return Err(format!("needs heads of 64 or 128, these have {dim}"));
     }
     if rows >= TILED_MIN_ROWS {
         return Err(format!("takes at most {} rows, there are {rows}", TILED_MIN_ROWS - 1));
-    }
-    if shape.outputs[0].dtype != DType::BF16 {
-        return Err("needs a bfloat16 output".to_owned());
     }
     bf16_inputs(shape)
 }
@@ -80,27 +150,18 @@ pub(super) fn supported(shape: &CallShape) -> Result<(), String> {
 #[inline(always)]
 pub(super) fn decode<A: Arithmetic>(i: &Invocation<'_>) {
     let (q, y) = (i.input(0), i.output(0));
-    let Attributes { heads, kv_heads, head_dim, scale, .. } = *i.attributes();
-    let group = heads / kv_heads;
-    // SAFETY: the only slice of this worker's scratch.
-    let (head_bytes, floats, _) = unsafe { i.scratch().align_to_mut::<f32>() };
-    assert!(head_bytes.is_empty() && floats.len() >= group * (KEYS + head_dim + 3), "the scratch that was asked for");
-    let (scores, floats) = floats.split_at_mut(group * KEYS);
-    let (sums, floats) = floats.split_at_mut(group * head_dim);
-    let (largest, floats) = floats.split_at_mut(group);
-    let (totals, shrink) = floats.split_at_mut(group);
-    let scores = scores.as_chunks_mut::<KEYS>().0;
-    let factor = scale * std::f32::consts::LOG2_E;
-    let parts = parts(y.rows * kv_heads, group, i.workers);
-    let group = group / parts;
-    let (scores, sums, shrink) = (&mut scores[..group], &mut sums[..group * head_dim], &mut shrink[..group]);
+    let Attributes { heads, kv_heads, head_dim, .. } = *i.attributes();
+    let parts = parts(y.rows * kv_heads, heads / kv_heads, i.workers);
+    let group = heads / kv_heads / parts;
+    // SAFETY: nothing else here uses the scratch.
+    let mut running = unsafe { Running::of(i, group) };
     let mut units = units(i, y.rows, kv_heads, parts).peekable();
     while let Some(unit) = units.next() {
         if i.fetches_ahead()
             && let Some(next) = units.peek()
         {
             // The processor's own prefetchers do not see where the next head begins.
-            let tile = tile_of(i, next, 0);
+            let tile = tile_of(i, next, 0..next.visible.min(KEYS));
             for view in [&tile.keys, &tile.values] {
                 let bytes = tile.positions.len().min(FIRST) * view.position_stride * DType::BF16.bytes();
                 second_level(view.head_ptr(tile.head), bytes);
@@ -108,24 +169,13 @@ pub(super) fn decode<A: Arithmetic>(i: &Invocation<'_>) {
         }
         let first = (unit.head * parts + unit.unit) * group * head_dim;
         let queries = &q.bf16(unit.row)[first..first + group * head_dim];
-        sums.fill(0.0);
-        totals.fill(0.0);
-        largest.fill(LOWEST);
-        for start in (0..unit.visible).step_by(KEYS) {
-            let tile = tile_of(i, &unit, start);
-            A::scores(&tile, queries, scores);
-            for head in 0..group {
-                let seen = tile.positions.len();
-                shrink[head] =
-                    softmax_step::<A>(&mut scores[head], seen, factor, &mut largest[head], &mut totals[head]);
-            }
-            A::mix(&tile, scores, shrink, sums);
-        }
+        running.see::<A>(i, &unit, 0..unit.visible, queries);
         // SAFETY: (row, key/value head) pairs are shared out; these are the heads of one.
         let y = unsafe { flat_mut(&y, unit.row * y.width + first..unit.row * y.width + first + group * head_dim) };
-        for ((y, sums), total) in y.chunks_exact_mut(head_dim).zip(sums.chunks_exact(head_dim)).zip(totals.iter()) {
+        for (head, y) in y.chunks_exact_mut(head_dim).enumerate() {
             // The largest score's exponential is 1, so the total is at least that.
-            A::finish(sums, 1.0 / total, y);
+            let factor = 1.0 / running.totals[head];
+            A::finish(running.sums_of(head), y, |sum| f32_to_bf16(sum * factor));
         }
     }
 }
@@ -137,9 +187,9 @@ fn parts(pairs: usize, group: usize, workers: usize) -> usize {
 }
 
 #[inline(always)]
-fn tile_of<'a>(i: &Invocation<'a>, unit: &Unit<'_, 'a>, start: usize) -> Tile<'a> {
+fn tile_of<'a>(i: &Invocation<'a>, unit: &Unit<'_, 'a>, positions: Range<usize>) -> Tile<'a> {
     let (keys, values) = (i.kv(unit.sequence, false), i.kv(unit.sequence, true));
-    Tile { keys, values, head: unit.head, positions: start..unit.visible.min(start + KEYS) }
+    Tile { keys, values, head: unit.head, positions }
 }
 
 /// Below every score in base 2, and far enough from the end of the range that differences stay finite.
@@ -197,7 +247,7 @@ fn exp2_of<A: Arithmetic>(x: f32) -> f32 {
 }
 
 /// Plain f32, vectorised by the compiler.
-struct F32<const FMA: bool>;
+pub(super) struct F32<const FMA: bool>;
 
 /// Elements of a head that are summed in registers at a time.
 const COLUMNS: usize = 64;
@@ -237,9 +287,9 @@ impl<const FUSED: bool> Arithmetic for F32<FUSED> {
     }
 
     #[inline(always)]
-    fn finish(sums: &[f32], factor: f32, y: &mut [u16]) {
+    fn finish<Y>(sums: &[f32], y: &mut [Y], each: impl Fn(f32) -> Y) {
         for (y, sum) in y.iter_mut().zip(sums) {
-            *y = f32_to_bf16(sum * factor);
+            *y = each(*sum);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! Not here: any arithmetic but the reference's.
 //!
 //! Ladder: reference → tiled (prefill: nine rows and more) and decode (fewer) → trimmed (prefill without the work beyond the
-//! diagonal). Tiled is in `tiled.rs` (the algorithm),
+//! diagonal). In two calls, with positions in parts: `attention_parts` (kernels in `split.rs`) and `attention_join`. Tiled is in `tiled.rs` (the algorithm),
 //! `f32_tiles.rs` and `bf16_tiles.rs` (its arithmetic), decode in `decode.rs` and `bf16_decode.rs`. The readable form is three other operators: `attention_scores`, `softmax`, `attention_mix`.
 
 #[cfg(target_arch = "x86_64")]
@@ -11,6 +11,7 @@ mod bf16_decode;
 mod bf16_tiles;
 mod decode;
 mod f32_tiles;
+pub(super) mod split;
 mod tiled;
 #[cfg(target_arch = "x86_64")]
 mod trimmed;
