@@ -180,8 +180,7 @@ fn a_sleep_in_the_choice_of_a_token_is_named() {
     let least = 32 * sleep.as_nanos() as u64;
     assert!(device.lost_to(Cause::Sampling) >= least - least / 10, "{device:?}");
     assert_eq!(own_loss(&timeline), LostTo::Sampling, "{:?}", timeline.summary.lost);
-    let in_gaps = timeline.summary.gaps.iter().filter(|gap| gap.by_cause[0].cause == Cause::Sampling);
-    assert!(in_gaps.count() > 0, "{:?}", timeline.summary.gaps);
+    // Whether they are among the longest gaps depends on what others do meanwhile; one sleep that is longer than that follows.
 
     let mut count = 0;
     let mut once = |logits: &Logits<'_>, row: usize| {
