@@ -153,11 +153,11 @@ pub const GATED_PROJECTIONS: Checkpoint = Checkpoint {
 /// do, and costs one barrier, one call and 67 KB of state a layer.
 ///
 /// Outcome (two processors of an AMD EPYC, Zen 4; alternated steps after 2,048 tokens, medians of the ratio to `added-norm`). Three
-/// workers: the step 0.874, its attention calls 0.703 (on two processors, so a third of them waits for its turn either way). Two: the
-/// step 1.006, the attention calls 1.053, by their medians 6 µs a layer and not below one as predicted; where others want the
-/// processors, and every barrier may wait for one, the step 1.065. After 128 tokens, two workers, the calls' 10th percentile is 2 µs a
-/// layer longer. So it stays beside the ladder: it wins where heads are no even shares, and loses where they are. With more than three
-/// workers it has not been measured.
+/// workers, two runs: the step 0.874 and 0.892, its attention calls 0.703 and 0.722; three share two processors there, and a step
+/// takes twice as long as with two. Two workers: the step 1.006, the attention calls 1.053, by their medians 6 µs a layer and not below
+/// one as predicted; where others want the processors, and every barrier may wait for one, the step 1.065 and 1.106. After 128 tokens,
+/// two workers, the calls' 10th percentile is 2 µs a layer longer. So it stays beside the ladder: it wins where heads are no even
+/// shares, and loses where they are. With more than three workers it has not been measured.
 pub const SPLIT_ATTENTION_CHECKPOINT: Checkpoint = Checkpoint {
     name: "split-attention",
     parent: Some(&ADDED_NORM),
