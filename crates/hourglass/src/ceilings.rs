@@ -42,7 +42,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
-    let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let processors = ops::processors() as u64;
     let threads = args.threads.unwrap_or(processors);
     for (flag, found, most) in [("--threads", Some(threads), 1024), ("--rounds", args.rounds, 1000)] {
         if let Some(found) = found.filter(|found| !(1..=most).contains(found)) {

@@ -237,7 +237,7 @@ fn this_device(args: &Args, case: &CaseName) -> Result<Known<Ceilings>> {
 
 /// The ceilings of this machine, kept or measured now; why there are none, if they cannot be had.
 fn this_machine(args: &Args) -> Result<Known<Ceilings>> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let processors = ops::processors();
     let threads = args.machine.threads.unwrap_or(processors) as u64;
     let progress = Progress::new("ceilings");
     let show = |done: usize, total: usize, what: &str| progress.steps(done, total, what);

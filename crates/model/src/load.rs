@@ -46,7 +46,7 @@ impl LoadOptions {
             checkpoint,
             controls: MechanismControls::default(),
             registry: Registry::standard(),
-            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            threads: ops::processors(),
             pin: false,
             features: Features::detect(),
             convert: false,

@@ -56,4 +56,4 @@ pub use step::{LayerCache, PreviousCache, Sequence, SequenceShape, Step};
 pub use verify::VerifyError;
 pub use walk::{Both, Observer, Only, Plain, Span, Traced, Until, Where, run};
 pub use weight::{ElementType, Encoding, PackError, Packed, RowSource, WeightFormat, WeightRequest, Weights};
-pub use workers::Workers;
+pub use workers::{Workers, processors};

@@ -5,7 +5,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 
 /// Polls before a waiting worker sleeps in the kernel: some tens of microseconds, more than any barrier of a healthy walk.
@@ -32,6 +32,13 @@ struct Shared {
     stop: AtomicBool,
     barrier: Barrier,
     panicked: Mutex<Option<Box<dyn std::any::Any + Send>>>,
+}
+
+/// Processors that this process may use, as they were when it was first asked, or first made [`Workers`]: pinning its own thread
+/// changes what the system says.
+pub fn processors() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// A sense-reversing barrier; every arrival spins, then parks on the generation word.
@@ -68,6 +75,8 @@ impl Workers {
             panicked: Mutex::new(None),
         });
         let mut workers = Workers { shared, threads: Vec::new(), pinned: pin, busy: Mutex::new(()) };
+        // Known before this thread is pinned, after which the system says one.
+        processors();
         let processors = if pin { affinity::allowed()? } else { Vec::new() };
         if pin {
             affinity::pin(processors[0])?;
@@ -338,6 +347,15 @@ mod tests {
                 assert_eq!(sum.into_inner(), round * (count * (count + 1) / 2) as u64);
             }
         }
+    }
+
+    #[test]
+    fn a_pinned_thread_still_knows_how_many_processors_there_are() {
+        let pinned = std::thread::spawn(|| {
+            let _workers = Workers::new(1, true).expect("one thread");
+            processors()
+        });
+        assert_eq!(pinned.join().expect("no panic"), std::thread::available_parallelism().map_or(1, usize::from));
     }
 
     #[test]

@@ -145,7 +145,7 @@ pub fn refresh(
     cancelled: &AtomicBool,
     progress: &dyn Fn(usize, usize, &str),
 ) -> Result<Current, CeilingsError> {
-    let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let processors = ops::processors() as u64;
     let counts = measure::thread_counts(threads.max(1), processors);
     let ceilings = measure::measure(&counts, rounds.max(1), cancelled, progress)?;
     let mut notes = Vec::new();
@@ -197,7 +197,7 @@ pub fn check(ceilings: &Ceilings) -> Result<KnownTraffic, CeilingsError> {
     }
     let rate = CHECK_BYTES as f64 / fastest / 1e9;
     let difference = if ceiling > 0.0 { rate / ceiling - 1.0 } else { f64::MAX };
-    let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let processors = ops::processors() as u64;
     let wanted = whole * threads.min(processors) as f64;
     let processor_share = match processor.seconds_since() {
         Ok(used) => Reading::ratio(used.min(wanted), wanted, Unit::Share, CHECK_ATTEMPTS as u64),

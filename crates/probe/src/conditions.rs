@@ -113,7 +113,7 @@ pub fn host() -> Host {
     Host {
         device: "cpu".to_owned(),
         cpu_model: field("/proc/cpuinfo", ':', "model name"),
-        processors: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
+        processors: ops::processors() as u64,
         memory_bytes: meminfo("MemTotal"),
         operating_system: match field("/etc/os-release", '=', "PRETTY_NAME") {
             Known::Is(name) => Known::Is(name.trim_matches('"').to_owned()),

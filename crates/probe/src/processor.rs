@@ -65,7 +65,7 @@ impl Stretches {
         }
         match &self.used {
             Ok(used) => {
-                let processors = std::thread::available_parallelism().map_or(1, usize::from);
+                let processors = ops::processors();
                 let whole = self.elapsed.as_secs_f64() * workers.min(processors) as f64;
                 Reading::ratio(used.min(whole), whole, Unit::Share, 1)
             }

@@ -192,12 +192,19 @@ fn pages_that_were_cut_changed_or_are_of_another_pass_are_refused_with_their_pla
 
 #[test]
 fn what_was_not_collected_is_missing_and_not_zero() {
-    let raw = RAW.replace("\"2,304\"", "\"n/a\"");
+    let raw = RAW.replace("\"72.45\"", "\"n/a\"");
     let kernel = imported(&raw, SASS, SOURCE).unwrap().tree.kernels[0].clone();
-    let why = kernel.time.missing().unwrap();
-    assert!(why.unavailable.contains("gpu__time_duration.sum"), "{why:?}");
-    assert!(kernel.dram_share.known().is_none(), "a mean over times that are not known");
-    assert!(kernel.dram_read.known().is_some());
+    let why = kernel.l2_hit_share.missing().unwrap();
+    assert!(why.unavailable.contains("lts__t_sector_hit_rate.pct"), "{why:?}");
+    assert!(kernel.time.known().is_some() && kernel.dram_read.known().is_some());
+    // Everything is weighed by the times.
+    for time in ["n/a", "0", "-5"] {
+        let error = imported(&RAW.replace("\"2,304\"", &format!("\"{time}\"")), SASS, SOURCE).unwrap_err().to_string();
+        assert!(
+            error.contains("gpu__time_duration.sum of a launch of place_scales is missing or not above 0"),
+            "{error}"
+        );
+    }
 }
 
 #[test]

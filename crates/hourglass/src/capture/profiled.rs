@@ -256,7 +256,9 @@ fn keep_pages(work: &Path, folder: &Path) -> Result<()> {
         (NCU_SOURCE, &["--page", "source", "--print-source", "cuda,sass"]),
     ];
     for (name, arguments) in pages {
+        // In a locale of its own: numbers are printed in the user's.
         let mut printing = Command::new(&program)
+            .env("LC_ALL", "C")
             .args(["--config-file", "off", "--csv", "--import"])
             .arg(work.join(format!("{REPORT}.ncu-rep")))
             .args(arguments)

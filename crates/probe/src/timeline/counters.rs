@@ -115,7 +115,7 @@ impl Quantities {
         };
         let waited = |a: &Reading, b: &Reading| Some(b.waited_us?.saturating_sub(a.waited_us?) * 1000);
         let stolen = |a: &Reading, b: &Reading| Some(b.stolen?.saturating_sub(a.stolen?) * TICK_NS);
-        let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        let processors = ops::processors() as f64;
         let counter = |name: &str, unit, points| Counter { name: name.to_owned(), unit, points };
         [
             counter("resident memory", CounterUnit::Bytes, resident),
@@ -129,7 +129,7 @@ impl Quantities {
 
     /// What was stolen from all processors together, as the mean of each, on these threads' behalf.
     pub(super) fn steal(&self, threads: &[u32]) -> Vec<StealReading> {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+        let processors = ops::processors() as u64;
         let pairs = self.0.windows(2).filter_map(|pair| {
             let stolen_ns = pair[1].stolen?.saturating_sub(pair[0].stolen?) * TICK_NS / processors;
             Some((pair[0].at_ns, pair[1].at_ns, stolen_ns))

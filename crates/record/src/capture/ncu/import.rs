@@ -58,6 +58,10 @@ pub fn import(
         let why = format!("{samples} samples, more than {MOST_SAMPLES}");
         return Err(NcuError::Page { page: SASS_PAGE, why });
     }
+    if let Some(row) = rows.iter().find(|row| row.values.get(TIME).is_none_or(|time| *time <= 0.0)) {
+        let why = format!("{TIME} of a launch of {} is missing or not above 0", row.kernel);
+        return Err(NcuError::Page { page: super::RAW_PAGE, why });
+    }
     let time: f64 = rows.iter().filter_map(|row| row.values.get(TIME)).sum();
     let stood_for: u64 = profile.launches.iter().map(|launch| launch.stands_for.min(1 << 20)).max().unwrap_or(1);
     if !(0.0..=LONGEST_NS / stood_for as f64).contains(&time) {
@@ -85,7 +89,8 @@ fn laid_out(
     let mut cursor = 0;
     for ((launch, row), code) in launches.iter().zip(rows).zip(code) {
         let start = cursor;
-        let end = start + (row.values.get(TIME).copied().unwrap_or(1.0) as u64).max(1);
+        // `import` has refused a launch without one.
+        let end = start + (row.values.get(TIME).copied().unwrap_or_default() as u64).max(1);
         cursor = end;
         for (index, &call) in launch.calls.iter().enumerate() {
             match spans.iter_mut().rev().find(|span| span[0] == u64::from(call)) {
