@@ -12,7 +12,7 @@ pub(super) struct Stub {
 }
 
 /// What references are written with, besides what `ops` has at its root.
-const PARTS: [&str; 7] = ["columns", "normed", "placed", "position", "projected", "sequence_of", "LANES"];
+const PARTS: [&str; 8] = ["columns", "normed", "part_of", "placed", "position", "projected", "sequence_of", "LANES"];
 
 /// A kernel of `operator` called `name`, whose function is `reference` under another name.
 pub(super) fn kernel(operator: &str, name: &str, reference: &str) -> Stub {

@@ -104,7 +104,7 @@ pub(super) const TILE: usize = 64;
 /// Positions of part `part` of `parts` of the `visible` ones: whole tiles, as evenly as they go; none where there are more parts
 /// than tiles.
 #[inline(always)]
-pub(super) fn part_of(visible: usize, part: usize, parts: usize) -> Range<usize> {
+pub fn part_of(visible: usize, part: usize, parts: usize) -> Range<usize> {
     let tiles = visible.div_ceil(TILE);
     tiles * part / parts * TILE..visible.min(tiles * (part + 1) / parts * TILE)
 }

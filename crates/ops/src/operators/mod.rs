@@ -13,6 +13,7 @@ pub use norm_linear::MOST_PROJECTIONS;
 
 /// What the references are written with, for kernels that start from one.
 pub mod parts {
+    pub use super::attention_parts::part_of;
     pub use super::norm_linear::{normed, projected};
     pub use super::placed_attention::placed;
     pub use super::rope_table::position;
