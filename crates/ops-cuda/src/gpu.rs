@@ -1,37 +1,25 @@
 //! One NVIDIA GPU as a device of `ops`: memory, weights in its layouts, and running bound programs, launch by launch or as a graph.
-//! Not here: kernels and their launches (`operators/`), compiling (`compiler.rs`).
+//! Not here: kernels and their launches (`operators/`), compiling (`compiler.rs`), and what a run uses (`running.rs`).
 
-#![allow(unsafe_code, reason = "page-locked memory that the GPU reads and writes, and handles that cross threads")]
+#![allow(unsafe_code, reason = "handles that cross threads")]
 
 use crate::ceilings::Bench;
-use crate::cupti::{ClockPair, cupti};
-use crate::driver::{
-    CACHE_BYTES, CAPABILITY_MAJOR, CAPABILITY_MINOR, Context, Driver, Event, GraphExec, MULTIPROCESSORS,
-};
+use crate::cupti::cupti;
+use crate::driver::{CACHE_BYTES, CAPABILITY_MAJOR, CAPABILITY_MINOR, Context, Driver, GraphExec, MULTIPROCESSORS};
 use crate::graphs::{Captured, Graphs, Key, Next};
 use crate::images::images;
 use crate::layout::{DeviceWeight, FRAGMENTS, PLAIN_BF16, describe, layout};
 use crate::memory::Memory;
 use crate::queue::Queue;
-use crate::recorder::{Clocks, Noted, recording};
+use crate::recorder::{Clocks, recording};
+use crate::running::{ARGMAX_ROWS, ARRIVALS, Recorder, Running, Timing};
 use crate::sensors::Sensors;
 use crate::{operators, step};
 use ops::recording::{DeviceState, Launch, Record, Recording};
-use ops::{Bound, BoundCall, DType, Device, DeviceCeilings, Kernel, Matrix, Packed, Step, WeightFormat, WeightShape};
+use ops::{Bound, BoundCall, Device, DeviceCeilings, Kernel, Matrix, Packed, Step, WeightFormat, WeightShape};
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Rows of logits whose largest columns a whole step finds itself.
-const ARGMAX_ROWS: usize = 64;
-/// Eight columns for each of their threads, at Qwen3's vocabulary.
-const ARGMAX_BLOCKS: u32 = 75;
-/// No column.
-const NOTHING_FOUND: u32 = u32::MAX;
-/// Looks at the results between questions to the driver.
-const LOOKS: usize = 4096;
-/// Words in which kernels count arrivals.
-const ARRIVALS: usize = 4096;
 
 /// Why a GPU cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -63,54 +51,11 @@ pub struct Gpu {
     running: Mutex<Running>,
 }
 
-/// What one run at a time uses.
-struct Running {
-    queue: Queue,
-    /// Page-locked: the step's data, then the results of argmax.
-    host: *mut u8,
-    host_there: u64,
-    step_there: u64,
-    best: u64,
-    /// The output whose argmax the last run left in `host`.
-    found: Option<(u64, usize)>,
-    memory: Memory,
-    /// What the last run launched, if it was noted.
-    last: Arc<Vec<Launch>>,
-    recording: Recorder,
-}
-
-/// How long the graphs of runs took.
-struct Timing {
-    marks: [Event; 2],
-    /// What lies between the marks around a graph that does next to nothing.
-    around_ns: u64,
-    /// Of each run that ran a program; `None` where it was no graph.
-    graphs: Vec<Option<u64>>,
-}
-
-/// What is noted for [`Device::record`].
-enum Recorder {
-    Off,
-    On {
-        start: ClockPair,
-        runs: Vec<Noted>,
-    },
-    Stopped {
-        clocks: Clocks,
-        runs: Vec<Noted>,
-    },
-    /// Graphs as wholes, between two marks on the stream.
-    Timing(Timing),
-    Timed(Timing),
-}
-
 // SAFETY: the driver's handles may be used by any thread that entered the context, which every method does; `Running` is used
 // under its lock alone.
 unsafe impl Send for Gpu {}
 // SAFETY: as above.
 unsafe impl Sync for Gpu {}
-// SAFETY: as above.
-unsafe impl Send for Running {}
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -118,26 +63,6 @@ struct PlaceArguments {
     from: DeviceWeight,
     to: u64,
     to_scales: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct StepIn {
-    from: u64,
-    to: u64,
-    words: u32,
-    unused: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Argmax {
-    logits: u64,
-    best: u64,
-    arrived: u64,
-    result: u64,
-    width: u32,
-    f32: u32,
 }
 
 /// Opens GPU `ordinal`, compiles the kernels for it (or takes them from the cache) and loads them.
@@ -521,88 +446,6 @@ impl Device for Gpu {
 
     fn launched(&self) -> Vec<Launch> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).last.as_ref().clone()
-    }
-}
-
-impl Running {
-    /// Whether runs are noted.
-    fn notes(&self) -> bool {
-        matches!(self.recording, Recorder::On { .. })
-    }
-
-    fn ran(&mut self, list: Arc<Vec<Launch>>, program: bool, graph: bool) {
-        if let Recorder::On { runs, .. } = &mut self.recording {
-            runs.push(Noted { list: Arc::clone(&list), program, graph });
-        }
-        self.last = list;
-    }
-
-    /// What was launched beside runs.
-    fn between_runs(&mut self) {
-        let launches = self.queue.take_launches();
-        if let Recorder::On { runs, .. } = &mut self.recording
-            && !launches.is_empty()
-        {
-            runs.push(Noted { list: Arc::new(launches), program: false, graph: false });
-        }
-    }
-
-    fn write_step(&self, step: &Step<'_>) -> io::Result<usize> {
-        // SAFETY: the page-locked block is this long, and no kernel reads it now: every run waits for its end.
-        let block = unsafe { std::slice::from_raw_parts_mut(self.host, step::ROOM) };
-        step::write(step, block, self.step_there)
-    }
-
-    fn step_in(&self, bytes: usize) {
-        let words = bytes.div_ceil(4) as u32;
-        let arguments = StepIn { from: self.host_there, to: self.step_there, words, unused: 0 };
-        self.queue.launch("place.cu", "step_in", ([words.div_ceil(256), 1, 1], [256, 1, 1], 0), &arguments);
-    }
-
-    fn argmax(&self, output: &Matrix<'_>) {
-        self.argmax_of(output.as_ptr() as u64, output.rows, output.width, output.dtype);
-    }
-
-    fn argmax_of(&self, start: u64, rows: usize, width: usize, dtype: DType) {
-        let arguments = Argmax {
-            logits: start,
-            best: self.best,
-            arrived: self.queue.arrivals + ARRIVALS as u64 * 4,
-            result: self.host_there + step::ROOM as u64,
-            width: width as u32,
-            f32: u32::from(dtype == DType::F32),
-        };
-        let grid = [ARGMAX_BLOCKS, rows as u32, 1];
-        self.queue.launch("place.cu", "argmax", (grid, [256, 1, 1], 0), &arguments);
-    }
-
-    fn forget_results(&self, rows: usize) {
-        for row in 0..rows {
-            // SAFETY: as for `result`, with at most `ARGMAX_ROWS` rows.
-            unsafe { self.host.add(step::ROOM).cast::<u32>().add(row).write_volatile(NOTHING_FOUND) };
-        }
-    }
-
-    /// Until the last kernel of a whole step has said each row's largest column, into memory that this thread looks at: sooner than the
-    /// driver says that the step has ended. Everything else that the step wrote is read through the stream.
-    fn wait_for_results(&self, rows: usize) -> io::Result<()> {
-        for row in 0..rows {
-            let mut looks = 0;
-            while self.result(row) == NOTHING_FOUND {
-                looks += 1;
-                // An error ends this too, or a GPU that is gone.
-                if looks % LOOKS == 0 && self.queue.driver.done(self.queue.stream)? {
-                    return Ok(());
-                }
-                std::hint::spin_loop();
-            }
-        }
-        Ok(())
-    }
-
-    fn result(&self, row: usize) -> u32 {
-        // SAFETY: inside the page-locked block; a word, which the GPU writes whole.
-        unsafe { self.host.add(step::ROOM).cast::<u32>().add(row).read_volatile() }
     }
 }
 

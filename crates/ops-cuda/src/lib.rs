@@ -17,6 +17,7 @@ mod memory;
 mod operators;
 mod queue;
 mod recorder;
+mod running;
 mod sensors;
 pub mod sources;
 mod step;

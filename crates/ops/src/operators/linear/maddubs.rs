@@ -31,12 +31,19 @@ pub(crate) static GATED_AVX2: Kernel = kernel! {
 };
 
 /// Lines whose byte products fit 16-bit sums: 4 lines of two products of 15 * 128, twice.
-const LINES: usize = 4;
+pub(super) const LINES: usize = 4;
+/// Bytes of x in both planes that a line of codes meets.
+pub(super) const WORDS: usize = 16;
 /// Columns of the longest group whose fixed-point values fit the stack.
 const LONGEST: usize = 256;
 
 fn few_rows_of_nibbles(shape: &CallShape) -> Result<(), String> {
     few_rows(shape)?;
+    nibbles(shape)
+}
+
+/// Whether W is of 4-bit codes in groups that can be split.
+pub(super) fn nibbles(shape: &CallShape) -> Result<(), String> {
     match shape.weights[0].format {
         WeightFormat::Affine4 { group, .. } if group <= LONGEST => Ok(()),
         format => Err(format!("needs 4-bit weights in groups of at most {LONGEST}, found {format}")),
@@ -107,9 +114,7 @@ fn split<'a>(i: &'a Invocation<'_>, operands: &Operands<'_>) -> &'a [u8] {
         let (words, factors) = planes.split_at_mut(cols * 2);
         let parts = words.chunks_exact_mut(group * 2).zip(factors.chunks_exact_mut(8));
         for ((words, factors), x) in parts.zip(operands.x.bf16(row).chunks_exact(group)) {
-            let made = split_group(x, words);
-            factors[..4].copy_from_slice(&made.step.to_le_bytes());
-            factors[4..].copy_from_slice(&made.total.to_le_bytes());
+            store_factors(split_group(x, words, WORDS), factors);
         }
     }
     scratch
@@ -150,11 +155,11 @@ fn block_sums(operands: &Operands<'_>, block: usize, planes: &[u8]) -> [f32; LAN
 fn group_sums(codes: &[u8], words: &[u8]) -> [__m256i; 2] {
     let (mask, ones) = (_mm256_set1_epi8(15), _mm256_set1_epi16(1));
     let mut sums = [_mm256_setzero_si256(); 2];
-    for (codes, words) in codes.chunks_exact(LINES * LINE).zip(words.chunks_exact(LINES * 16)) {
+    for (codes, words) in codes.chunks_exact(LINES * LINE).zip(words.chunks_exact(LINES * WORDS)) {
         let (mut high, mut low) = ([_mm256_setzero_si256(); 2], [_mm256_setzero_si256(); 2]);
         for line in 0..LINES {
             let word = |n: usize| {
-                let at = line * 16 + n * 4;
+                let at = line * WORDS + n * 4;
                 _mm256_set1_epi32(i32::from_le_bytes([words[at], words[at + 1], words[at + 2], words[at + 3]]))
             };
             let x = [word(0), word(1), word(2), word(3)];
@@ -182,10 +187,10 @@ fn group_sums(codes: &[u8], words: &[u8]) -> [__m256i; 2] {
     sums
 }
 
-/// The planes of one group of one row; the same numbers, in the same order, as `planes.rs` makes for a single row.
+/// The planes of one group of one row, those of line n from byte `n * stride` on; the same numbers as `planes.rs` makes.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn split_group(x: &[u16], words: &mut [u8]) -> Factors {
+pub(super) fn split_group(x: &[u16], words: &mut [u8], stride: usize) -> Factors {
     let largest = x.iter().fold(0, |largest, x| largest.max(x & 0x7fff));
     let scaling = Factors::scaling(u32::from(largest));
     let mut fixed = [0i32; LONGEST];
@@ -196,16 +201,29 @@ fn split_group(x: &[u16], words: &mut [u8]) -> Factors {
         *fixed = ((bf16_to_f32(*x) * scaling.inverse + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
         total += *fixed;
     }
-    let half = x.len() / 2;
-    for (line, words) in words.chunks_exact_mut(16).enumerate() {
-        for byte in 0..4 {
-            for upper in 0..2 {
-                let fixed = fixed[upper * half + line * 4 + byte];
-                let high = (fixed + 128) >> 8;
-                words[upper * 8 + byte] = high as u8;
-                words[upper * 8 + 4 + byte] = (fixed - (high << 8)) as u8;
-            }
-        }
+    let (lower, upper) = fixed[..x.len()].split_at(x.len() / 2);
+    let fours = lower.as_chunks::<4>().0.iter().zip(upper.as_chunks::<4>().0);
+    for (words, (lower, upper)) in words.chunks_mut(stride).zip(fours) {
+        // SAFETY: four numbers each.
+        let [lower, upper] = [lower, upper].map(|four| unsafe { both_planes(_mm_loadu_si128(four.as_ptr().cast())) });
+        let words = &mut words[..WORDS];
+        // SAFETY: sixteen bytes, as sliced.
+        unsafe { _mm_storeu_si128(words.as_mut_ptr().cast(), _mm_unpacklo_epi64(lower, upper)) };
     }
     Factors { step: scaling.step, total: (scaling.step * total as f32).to_bits() }
+}
+
+/// The high bytes of four numbers (rounded, so that what remains is a signed byte), then their low bytes.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn both_planes(fixed: __m128i) -> __m128i {
+    let first_bytes = _mm_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    let high = _mm_srai_epi32::<8>(_mm_add_epi32(fixed, _mm_set1_epi32(128)));
+    _mm_unpacklo_epi32(_mm_shuffle_epi8(high, first_bytes), _mm_shuffle_epi8(fixed, first_bytes))
+}
+
+/// Writes a group's factors.
+pub(super) fn store_factors(made: Factors, to: &mut [u8]) {
+    to[..4].copy_from_slice(&made.step.to_le_bytes());
+    to[4..8].copy_from_slice(&made.total.to_le_bytes());
 }

@@ -1,20 +1,20 @@
 //! `matmul/avx2-maddubs`: 4-bit codes against split-plane activations with AVX2's byte products, three rows of x at a time.
-//! Not here: few rows, which are limited by the bytes of W (`maddubs.rs`), and what the planes are (`planes.rs`).
+//! Not here: few rows, which are limited by the bytes of W, and how a group of x is split (`maddubs.rs`).
 
 #![allow(unsafe_code, reason = "AVX2 loads through pointers into checked slices; private scratch")]
 
 use super::lanes::{AVX2, groups, header, row_block, store};
-use super::planes::{Factors, scratch_bytes};
+use super::maddubs::{LINES, WORDS, nibbles, split_group, store_factors};
+use super::planes::scratch_bytes;
 use super::unrolled::unrolled;
 use super::{Operands, packed};
-use crate::bits::bf16_to_f32;
 use crate::operator::CallShape;
-use crate::weight::{LANES, LINE, WeightFormat};
+use crate::weight::{LANES, LINE};
 use crate::{Invocation, Kernel, kernel};
 use std::arch::x86_64::*;
 
 pub(crate) static MATMUL_AVX2: Kernel = kernel! {
-    operator: "linear", name: "matmul", isa: "avx2-maddubs", features: AVX2, supports: nibbles, scratch: scratch,
+    operator: "linear", name: "matmul", isa: "avx2-maddubs", features: AVX2, supports: packed_nibbles, scratch: scratch,
     nmse: 6e-6, because: "one bfloat16 rounding of the output; activations are exact to 2^-16 of their group's largest",
     run: run,
 };
@@ -24,19 +24,9 @@ pub(crate) static MATMUL_AVX2: Kernel = kernel! {
 const TILE: usize = 3;
 /// Rows of x that are split at a time: with 3,072 columns 0.4 MB, which second-level caches hold; W is read once for as many.
 const CHUNK: usize = 64;
-/// Lines whose byte products fit 16-bit sums: of each, two pairs of 15 * 128.
-const LINES: usize = 4;
-/// Bytes of x in both planes that a line of codes meets.
-const WORDS: usize = 16;
-/// Columns of the longest group whose fixed-point values fit the stack.
-const LONGEST: usize = 256;
-
-fn nibbles(shape: &CallShape) -> Result<(), String> {
+fn packed_nibbles(shape: &CallShape) -> Result<(), String> {
     packed(shape)?;
-    match shape.weights[0].format {
-        WeightFormat::Affine4 { group, .. } if group <= LONGEST => Ok(()),
-        format => Err(format!("needs 4-bit weights in groups of at most {LONGEST}, found {format}")),
-    }
+    nibbles(shape)
 }
 
 /// The planes of a chunk of rows, and the scales and biases of a row block.
@@ -179,44 +169,12 @@ fn products<const ROWS: usize>(codes: &[u8], half: usize, words: &[u8]) -> [__m2
     sums
 }
 
-/// The planes of one row of x, as row `row` of a tile of `size`: the same numbers as `planes.rs` makes.
+/// The planes of one row of x, as row `row` of a tile of `size`.
 #[target_feature(enable = "avx2,fma")]
 fn split(operands: &Operands<'_>, from: usize, words: &mut [u8], factors: &mut [u8], row: usize, size: usize) {
     let group = operands.w.format.group();
     let parts = words.chunks_exact_mut(group * 2 * size).zip(factors.chunks_exact_mut(8 * size));
     for ((words, factors), x) in parts.zip(operands.x.bf16(from).chunks_exact(group)) {
-        let largest = x.iter().fold(0, |largest, x| largest.max(x & 0x7fff));
-        let scaling = Factors::scaling(u32::from(largest));
-        let mut fixed = [0i32; LONGEST];
-        let mut total = 0;
-        for (fixed, x) in fixed.iter_mut().zip(x) {
-            // Adding 1.5 * 2^23 rounds to an integer, ties to even, in the sum's low bits.
-            const ROUND: f32 = 12_582_912.0;
-            *fixed =
-                ((bf16_to_f32(*x) * scaling.inverse + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
-            total += *fixed;
-        }
-        let (lower, upper) = fixed[..group].split_at(group / 2);
-        let fours = lower.as_chunks::<4>().0.iter().zip(upper.as_chunks::<4>().0);
-        for (words, (lower, upper)) in words.chunks_exact_mut(WORDS * size).zip(fours) {
-            let words = &mut words[row * WORDS..][..WORDS];
-            // SAFETY: four numbers each, and sixteen bytes.
-            unsafe {
-                let (lower, upper) = (both_planes(_mm_loadu_si128(lower.as_ptr().cast())), upper.as_ptr().cast());
-                let words_of_line = _mm_unpacklo_epi64(lower, both_planes(_mm_loadu_si128(upper)));
-                _mm_storeu_si128(words.as_mut_ptr().cast(), words_of_line);
-            }
-        }
-        factors[row * 8..][..4].copy_from_slice(&scaling.step.to_le_bytes());
-        factors[row * 8 + 4..][..4].copy_from_slice(&(scaling.step * total as f32).to_le_bytes());
+        store_factors(split_group(x, &mut words[row * WORDS..], WORDS * size), &mut factors[row * 8..]);
     }
-}
-
-/// The high bytes of four numbers (rounded, so that what remains is a signed byte), then their low bytes.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn both_planes(fixed: __m128i) -> __m128i {
-    let first_bytes = _mm_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
-    let high = _mm_srai_epi32::<8>(_mm_add_epi32(fixed, _mm_set1_epi32(128)));
-    _mm_unpacklo_epi32(_mm_shuffle_epi8(high, first_bytes), _mm_shuffle_epi8(fixed, first_bytes))
 }
