@@ -116,7 +116,12 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         }
         let reused = fed.keep_common(&ids, &mut cache)?;
         let max_tokens = args.max_tokens.min(capacity - ids.len() + 1);
-        let options = GenerateOptions { max_tokens, sampling, stop_tokens: files.config().eos_tokens.clone() };
+        let options = GenerateOptions {
+            max_tokens,
+            sampling,
+            stop_tokens: files.config().eos_tokens.clone(),
+            log_probabilities: false,
+        };
         let mut spoken = speak(&mut engine, &mut cache, &ids[reused..], options, Some(&tokenizer), |piece| {
             if args.json { Ok(()) } else { output::print(piece.as_bytes()) }
         })?;

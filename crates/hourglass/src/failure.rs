@@ -91,6 +91,7 @@ fn model_code(error: &model::Error) -> u8 {
         | Error::Pack(ops::PackError::Memory { .. } | ops::PackError::Threads { .. })
         | Error::Bind(ops::BindError::Memory { .. })
         | Error::Device { .. }
+        | Error::LargestOnly
         | Error::Logits => FAILED,
         _ => USAGE,
     }

@@ -111,8 +111,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
 
     ops::memory::reset_peak();
     let mut cache = engine.new_cache(capacity);
-    let options = GenerateOptions { max_tokens, sampling, stop_tokens: files.config().eos_tokens.clone() };
     let quiet = args.json;
+    let options = GenerateOptions {
+        max_tokens,
+        sampling,
+        stop_tokens: files.config().eos_tokens.clone(),
+        log_probabilities: quiet || record.is_some(),
+    };
     let mut spoken = speak(&mut engine, &mut cache, &prompt, options, tokenizer.as_ref(), |piece| {
         if quiet { Ok(()) } else { output::print(piece.as_bytes()) }
     })?;

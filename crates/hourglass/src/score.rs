@@ -174,7 +174,7 @@ fn losses(
         seconds += start.elapsed().as_secs_f64();
         for index in 0..tokens.len() {
             let position = done + index;
-            logits.row(index, &mut row);
+            logits.row(index, &mut row)?;
             if let Some(next) = ids.get(position + 1) {
                 let loss = negative_log_likelihood(&row, *next);
                 if !loss.is_finite() {

@@ -29,7 +29,7 @@ pub(crate) enum Finish {
 pub(crate) struct Spoken {
     /// Everything generated, a final stop token included.
     pub(crate) ids: Vec<u32>,
-    /// Of each of `ids`, natural logarithm, before temperature and filters.
+    /// Of each of `ids`, natural logarithm, before temperature and filters; none if they were not asked for.
     pub(crate) log_probabilities: Vec<f32>,
     /// Of the step that produced each of `ids`; the first is the prefill.
     pub(crate) steps: Vec<Duration>,
@@ -71,7 +71,7 @@ pub(crate) fn speak(
                 generated => generated?,
             };
             spoken.ids.push(generated.token);
-            spoken.log_probabilities.push(generated.log_probability);
+            spoken.log_probabilities.extend(generated.log_probability);
             spoken.steps.push(generated.elapsed);
             if generated.stop {
                 spoken.finish = Finish::Stop;

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::load::{self, LoadOptions};
 use crate::lower::{WeightFormats, lower};
 use ops::{
-    Bound, CachePolicy, DType, Kernel, Matrix, Observer, Plain, Resolved, Sequence, SequenceShape, Step, Until,
+    Bound, CachePolicy, DType, Device, Kernel, Matrix, Observer, Plain, Resolved, Sequence, SequenceShape, Step, Until,
     Weights, Workers,
 };
 use std::ops::Range;
@@ -25,6 +25,9 @@ const CONTEXT_STEP: usize = 256;
 pub enum Keep {
     /// The last one.
     Last,
+    /// Of the last one only its largest ([`Logits::argmax`]), whose id the caller means to feed next: a device may begin that step
+    /// before it is asked for.
+    Next,
     All,
     LastRows(usize),
 }
@@ -205,7 +208,8 @@ impl Engine {
         let last = (count.saturating_sub(1) / chunk * chunk).min(count - kept);
         let before = (0..last.div_ceil(chunk))
             .map(move |pass| Pass { rows: pass * chunk..((pass + 1) * chunk).min(last), keep: Keep::Last });
-        Ok(before.chain(std::iter::once(Pass { rows: last..count, keep: Keep::LastRows(kept) })))
+        let keep = if keep == Keep::Next { keep } else { Keep::LastRows(kept) };
+        Ok(before.chain(std::iter::once(Pass { rows: last..count, keep })))
     }
 
     /// Makes one pass over `tokens` ready, unchunked. It can be run any number of times, under any observer, before it is
@@ -226,7 +230,7 @@ impl Engine {
         let rows = self.step_tokens.len();
         let context = context_for(rows, offset + rows, cache.capacity());
         self.bind(Shape { rows, keep: kept, context })?;
-        Ok(Prepared { engine: self, cache, offset })
+        Ok(Prepared { engine: self, cache, offset, keep })
     }
 
     /// One token for each of several requests, in one pass over the weights. Row i of the logits is request i's.
@@ -254,12 +258,12 @@ impl Engine {
             .collect();
         let slot = self.programs.last_mut().expect("bound above");
         slot.passes += 1;
-        walk(&mut slot.bound, &self.workers, &Step { tokens, sequences: &sequences }, &Plain)?;
+        walk(&mut slot.bound, &self.workers, &Step { tokens, sequences: &sequences }, &Plain, false)?;
         drop(sequences);
         for cache in caches {
             cache.commit();
         }
-        Ok(Logits { bound: &slot.bound })
+        Ok(Logits { bound: &slot.bound, largest_only: false })
     }
 
     /// The bound program of a step of `rows` tokens that brings the cached length to at most `context`: what would run.
@@ -351,8 +355,8 @@ impl Engine {
     }
 }
 
-/// Runs a bound program where its weights are.
-fn walk<O: Observer>(bound: &mut Bound, workers: &Workers, step: &Step<'_>, observer: &O) -> Result<()> {
+/// Runs a bound program where its weights are; with `ahead` as [`ops::Device::run`] says.
+fn walk<O: Observer>(bound: &mut Bound, workers: &Workers, step: &Step<'_>, observer: &O, ahead: bool) -> Result<()> {
     let Some(device) = bound.device() else {
         ops::run(bound, workers, step, observer);
         return Ok(());
@@ -360,8 +364,13 @@ fn walk<O: Observer>(bound: &mut Bound, workers: &Workers, step: &Step<'_>, obse
     if !observer.goes_on() {
         return Ok(());
     }
-    let run = device.run(bound, step, &|call| observer.wants(call));
-    run.map_err(|source| Error::Device { label: device.label(), source })
+    let run = device.run(bound, step, &|call| observer.wants(call), ahead);
+    run.map_err(of_device(device))
+}
+
+/// A device's error, with whose it is.
+fn of_device(device: &Arc<dyn Device>) -> impl FnOnce(std::io::Error) -> Error {
+    move |source| Error::Device { label: device.label(), source }
 }
 
 /// Adds what a program dispatched to the entry of its row count and calls.
@@ -395,7 +404,7 @@ fn add(all: &mut Vec<Dispatches>, slot: &Slot) {
 
 fn kept_rows(keep: Keep, rows: usize) -> Result<usize> {
     let kept = match keep {
-        Keep::Last => 1.min(rows),
+        Keep::Last | Keep::Next => 1.min(rows),
         Keep::All => rows,
         Keep::LastRows(wanted) => wanted,
     };
@@ -416,6 +425,7 @@ pub struct Prepared<'e, 'c> {
     engine: &'e mut Engine,
     cache: &'c mut Cache,
     offset: usize,
+    keep: Keep,
 }
 
 impl<'e> Prepared<'e, '_> {
@@ -425,11 +435,13 @@ impl<'e> Prepared<'e, '_> {
     /// # Errors
     /// The device's; the CPU has none.
     pub fn run<O: Observer>(&mut self, observer: &O) -> Result<()> {
-        let Engine { programs, workers, step_tokens, .. } = &mut *self.engine;
+        let Engine { programs, workers, step_tokens, config, .. } = &mut *self.engine;
         let bound = &mut programs.last_mut().expect("prepare bound it").bound;
         let (rows, offset) = (step_tokens.len(), self.offset);
         let sequences = [Sequence { first_row: 0, rows, offset, caches: self.cache.layers() }];
-        walk(bound, workers, &Step { tokens: step_tokens, sequences: &sequences }, observer)
+        let room = offset + rows < self.cache.capacity().min(config.max_positions);
+        let ahead = self.keep == Keep::Next && self.cache.policy() == CachePolicy::Bounded && room;
+        walk(bound, workers, &Step { tokens: step_tokens, sequences: &sequences }, observer, ahead)
     }
 
     /// What runs.
@@ -447,13 +459,15 @@ impl<'e> Prepared<'e, '_> {
         self.cache.commit();
         let slot = self.engine.programs.last_mut().expect("prepare bound it");
         slot.passes += 1;
-        Logits { bound: &slot.bound }
+        Logits { bound: &slot.bound, largest_only: self.keep == Keep::Next }
     }
 }
 
 /// The logits of a step, `(rows, vocabulary)`, valid until the next one.
 pub struct Logits<'a> {
     bound: &'a Bound,
+    /// The step was run with [`Keep::Next`].
+    largest_only: bool,
 }
 
 impl Logits<'_> {
@@ -473,47 +487,54 @@ impl Logits<'_> {
 
     /// Copies a row, as f32, into `out`.
     ///
+    /// # Errors
+    /// The step was run with [`Keep::Next`]; a device that ran it can no longer be read.
+    ///
     /// # Panics
-    /// If a device that ran the step can no longer be read.
-    pub fn row(&self, row: usize, out: &mut Vec<f32>) {
+    /// No such row.
+    pub fn row(&self, row: usize, out: &mut Vec<f32>) -> Result<()> {
+        if self.largest_only {
+            return Err(Error::LargestOnly);
+        }
         let matrix = self.matrix();
         out.clear();
         if let Some(device) = self.bound.device() {
             assert!(row < matrix.rows, "row {row} of {}", matrix.rows);
             let mut bytes = vec![0; matrix.row_bytes()];
             let start = matrix.as_ptr().wrapping_add(row * bytes.len());
-            device.download(start, &mut bytes).expect("the device that ran the step can be read");
+            device.download(start, &mut bytes).map_err(of_device(device))?;
             match matrix.dtype {
                 DType::F32 => out.extend(bytes.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x))),
                 DType::BF16 => {
                     out.extend(bytes.as_chunks().0.iter().map(|x| ops::bf16_to_f32(u16::from_le_bytes(*x))));
                 }
             }
-            return;
+            return Ok(());
         }
         match matrix.dtype {
             DType::F32 => out.extend_from_slice(matrix.f32(row)),
             DType::BF16 => out.extend(matrix.bf16(row).iter().map(|bits| ops::bf16_to_f32(*bits))),
         }
+        Ok(())
     }
 
     /// The lowest token id with the largest logit of a row.
     ///
-    /// # Panics
-    /// If a device that ran the step can no longer be read.
-    pub fn argmax(&self, row: usize) -> u32 {
+    /// # Errors
+    /// A device that ran the step can no longer be read.
+    pub fn argmax(&self, row: usize) -> Result<u32> {
         let matrix = self.matrix();
         if let Some(device) = self.bound.device() {
-            return device.argmax(self.bound, &matrix, row).expect("the device that ran the step can be read");
+            return device.argmax(self.bound, &matrix, row).map_err(of_device(device));
         }
-        match matrix.dtype {
+        Ok(match matrix.dtype {
             DType::F32 => first_max(matrix.f32(row), |value| value),
             // Sign and magnitude to two's complement: order-preserving, and compared sixteen bits at a time.
             DType::BF16 => first_max(matrix.bf16(row), |bits| {
                 let bits = bits as i16;
                 bits ^ ((bits >> 15) & 0x7fff)
             }),
-        }
+        })
     }
 }
 

@@ -55,6 +55,11 @@ pub enum Error {
     DeviceRoom { label: String, free: usize, weights: usize, cache: usize },
     #[error("{label} did not run the step")]
     Device { label: String, source: std::io::Error },
+    #[error(
+        "the logits of a step run for its largest alone (Keep::Next) cannot be read: the next step may have overwritten them; run it with \
+         Keep::Last"
+    )]
+    LargestOnly,
     #[error("the model's logits are not finite: the weights are damaged or an operator overflowed")]
     Logits,
     #[error("interrupted")]

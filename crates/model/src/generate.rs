@@ -16,14 +16,16 @@ pub struct GenerateOptions {
     pub sampling: SamplingOptions,
     /// A token of these is handed out (marked) and ends the generation.
     pub stop_tokens: Vec<u32>,
+    /// Whether each token comes with its log-probability, for which all logits of its step are read.
+    pub log_probabilities: bool,
 }
 
 /// A new token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Generated {
     pub token: u32,
-    /// Natural logarithm of its probability.
-    pub log_probability: f32,
+    /// Natural logarithm of its probability, if that was asked for.
+    pub log_probability: Option<f32>,
     /// Time of the step that produced it: the prompt's pass for the first token, else one decode step; sampling included.
     pub elapsed: Duration,
     /// It is a stop token.
@@ -67,6 +69,8 @@ pub fn generate<'a>(
         sampler,
         left: options.max_tokens,
         stop_tokens: options.stop_tokens,
+        log_probabilities: options.log_probabilities,
+        first: true,
         logits: Vec::new(),
     })
 }
@@ -81,25 +85,38 @@ pub struct Generation<'a> {
     sampler: Sampler,
     left: usize,
     stop_tokens: Vec<u32>,
+    log_probabilities: bool,
+    /// The prompt's pass is still to come.
+    first: bool,
     logits: Vec<f32>,
 }
 
 impl Generation<'_> {
     fn step(&mut self) -> Result<Generated> {
         let start = Instant::now();
-        let logits = self.engine.forward(self.cache, &self.next, Keep::Last)?;
-        logits.row(0, &mut self.logits);
-        let choice = self.sampler.sample(&mut self.logits, &self.history);
-        if !choice.log_probability.is_finite() {
-            return Err(Error::Logits);
-        }
+        // Where the token alone is wanted, a device finds it, and may begin the step after it meanwhile. Of the prompt all logits are
+        // looked at: a model that computes no numbers is found out there.
+        let greedy = self.sampler.takes_largest() && !self.log_probabilities && !self.first;
+        let keep = if greedy && self.left > 1 { Keep::Next } else { Keep::Last };
+        let logits = self.engine.forward(self.cache, &self.next, keep)?;
+        let (token, log_probability) = if greedy {
+            (logits.argmax(0)?, None)
+        } else {
+            logits.row(0, &mut self.logits)?;
+            let choice = self.sampler.sample(&mut self.logits, &self.history);
+            if !choice.log_probability.is_finite() {
+                return Err(Error::Logits);
+            }
+            (choice.token, self.log_probabilities.then_some(choice.log_probability))
+        };
+        self.first = false;
         let elapsed = start.elapsed();
         self.next.clear();
-        self.next.push(choice.token);
-        self.history.push(choice.token);
-        let stop = self.stop_tokens.contains(&choice.token);
+        self.next.push(token);
+        self.history.push(token);
+        let stop = self.stop_tokens.contains(&token);
         self.left = if stop { 0 } else { self.left - 1 };
-        Ok(Generated { token: choice.token, log_probability: choice.log_probability, elapsed, stop })
+        Ok(Generated { token, log_probability, elapsed, stop })
     }
 }
 

@@ -74,12 +74,16 @@ impl Sampler {
         }
     }
 
+    /// Whether it chooses the lowest token with the largest logit, whatever came before.
+    pub fn takes_largest(&self) -> bool {
+        self.options.temperature == 0.0 && self.options.repetition_penalty == 1.0
+    }
+
     /// Chooses from `logits` `(vocabulary)`, which it uses as scratch. `history` are the tokens that the repetition penalty
     /// applies to.
     pub fn sample(&mut self, logits: &mut [f32], history: &[u32]) -> Choice {
         let normaliser = log_sum_exp(logits);
-        let greedy = self.options.temperature == 0.0 && self.options.repetition_penalty == 1.0;
-        if greedy {
+        if self.takes_largest() {
             let token = argmax(logits);
             return Choice { token, log_probability: logits[token as usize] - normaliser };
         }

@@ -35,7 +35,7 @@ pub fn agrees_with_its_parent(registry: &Registry, name: &str) {
                     .forward(&mut cache, &ids[at..at + part], Keep::All)
                     .unwrap_or_else(|error| panic!("checkpoint '{name}': {error}"));
                 for index in 0..*part {
-                    logits.row(index, &mut row);
+                    logits.row(index, &mut row).unwrap_or_else(|error| panic!("checkpoint '{name}': {error}"));
                     all.extend_from_slice(&row);
                 }
                 at += part;

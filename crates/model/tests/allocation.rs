@@ -14,11 +14,11 @@ static COUNTING: ops::memory::CountingAllocator = ops::memory::CountingAllocator
 /// Allocations of 20 decode steps after the prompt and one step.
 fn in_forward(engine: &mut Engine) -> u64 {
     let mut cache = engine.new_cache(64);
-    let mut token = engine.forward(&mut cache, &[1, 2, 3], Keep::Last).unwrap().argmax(0);
-    token = engine.forward(&mut cache, &[token], Keep::Last).unwrap().argmax(0);
+    let mut token = engine.forward(&mut cache, &[1, 2, 3], Keep::Last).unwrap().argmax(0).unwrap();
+    token = engine.forward(&mut cache, &[token], Keep::Last).unwrap().argmax(0).unwrap();
     let before = ops::memory::allocations();
     for _ in 0..20 {
-        token = engine.forward(&mut cache, &[token], Keep::Last).unwrap().argmax(0);
+        token = engine.forward(&mut cache, &[token], Keep::Next).unwrap().argmax(0).unwrap();
     }
     ops::memory::allocations() - before
 }
@@ -26,7 +26,7 @@ fn in_forward(engine: &mut Engine) -> u64 {
 /// Allocations of 20 tokens after the first two.
 fn in_generate(engine: &mut Engine, sampling: SamplingOptions) -> u64 {
     let mut cache = engine.new_cache(64);
-    let options = GenerateOptions { max_tokens: 22, sampling, stop_tokens: Vec::new() };
+    let options = GenerateOptions { max_tokens: 22, sampling, ..GenerateOptions::default() };
     let mut tokens = generate(engine, &mut cache, &[1, 2, 3], options).unwrap();
     for _ in 0..2 {
         tokens.next().unwrap().unwrap();

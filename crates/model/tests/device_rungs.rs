@@ -41,7 +41,7 @@ fn logits(checkpoint: &'static Checkpoint, name: &str, first: usize) -> Vec<f32>
     let mut cache = engine.new_cache(ids.len());
     let (mut all, mut row) = (Vec::new(), Vec::new());
     for part in std::iter::once(&ids[..first]).chain(ids[first..].chunks(1)) {
-        engine.forward(&mut cache, part, Keep::Last).unwrap().row(0, &mut row);
+        engine.forward(&mut cache, part, Keep::Last).unwrap().row(0, &mut row).unwrap();
         all.extend_from_slice(&row);
     }
     all

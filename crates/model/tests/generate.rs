@@ -122,7 +122,7 @@ fn the_penalty_reaches_prompt_and_new_tokens() {
     let mut cache = engine.new_cache(PROMPT.len() + got.len());
     let (mut history, mut fed, mut logits) = (PROMPT.to_vec(), 0, Vec::new());
     for (step, token) in got.iter().enumerate() {
-        engine.forward(&mut cache, &history[fed..], Keep::Last).unwrap().row(0, &mut logits);
+        engine.forward(&mut cache, &history[fed..], Keep::Last).unwrap().row(0, &mut logits).unwrap();
         fed = history.len();
         for (id, logit) in logits.iter_mut().enumerate() {
             if history.contains(&(id as u32)) {
@@ -137,12 +137,37 @@ fn the_penalty_reaches_prompt_and_new_tokens() {
 }
 
 #[test]
+fn tokens_are_the_same_whether_their_logits_are_looked_at_or_not() {
+    let mut engine = small();
+    let looked_at = all(&mut engine, GenerateOptions { log_probabilities: true, ..at_most(12) });
+    let alone = all(&mut engine, at_most(12));
+    assert_eq!(ids(&looked_at), ids(&alone));
+    assert!(looked_at.iter().all(|one| one.log_probability.is_some()));
+    assert!(alone.iter().all(|one| one.log_probability.is_none()));
+}
+
+#[test]
+fn of_a_step_that_another_may_overwrite_only_the_largest_can_be_asked() {
+    let mut engine = small();
+    let (mut cache, mut row) = (engine.new_cache(20), Vec::new());
+    engine.forward(&mut cache, &PROMPT, Keep::Last).unwrap().row(0, &mut row).unwrap();
+    let before = row.clone();
+    cache.reset();
+    let logits = engine.forward(&mut cache, &PROMPT, Keep::Next).unwrap();
+    let best = before.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let first = before.iter().position(|logit| *logit == best).unwrap() as u32;
+    assert_eq!((logits.rows(), logits.argmax(0).unwrap()), (1, first));
+    assert!(matches!(logits.row(0, &mut row), Err(Error::LargestOnly)));
+    assert_eq!(row, before, "nothing was handed out");
+}
+
+#[test]
 fn log_probabilities_are_the_log_softmax_of_the_logits() {
     let mut engine = small();
     let plain = SamplingOptions::default();
     let warped = SamplingOptions { temperature: 1.7, top_k: 40, repetition_penalty: 1.3, seed: 9, ..plain };
     for sampling in [plain, warped] {
-        let generated = all(&mut engine, sampled(10, sampling));
+        let generated = all(&mut engine, GenerateOptions { log_probabilities: true, ..sampled(10, sampling) });
         let fed = [&PROMPT[..], &ids(&generated)].concat();
         let mut cache = engine.new_cache(fed.len());
         let mut logits = Vec::new();
@@ -150,12 +175,12 @@ fn log_probabilities_are_the_log_softmax_of_the_logits() {
             // The same steps as the generation's: the prompt, then a token each.
             let end = PROMPT.len() + step;
             let start = if step == 0 { 0 } else { end - 1 };
-            engine.forward(&mut cache, &fed[start..end], Keep::Last).unwrap().row(0, &mut logits);
+            engine.forward(&mut cache, &fed[start..end], Keep::Last).unwrap().row(0, &mut logits).unwrap();
             let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let sum: f64 = logits.iter().map(|logit| f64::from(logit - best).exp()).sum();
             let want = f64::from(logits[one.token as usize] - best) - sum.ln();
-            let off = (f64::from(one.log_probability) - want).abs();
-            assert!(off < 1e-5, "token {step}: {} for {want}", one.log_probability);
+            let got = one.log_probability.unwrap();
+            assert!((f64::from(got) - want).abs() < 1e-5, "token {step}: {got} for {want}");
         }
     }
 }

@@ -32,7 +32,7 @@ fn in_parts(engine: &mut Engine, cache: &mut Cache, ids: &[u32], parts: &[usize]
         let logits = engine.forward(cache, &ids[at..at + part], Keep::All).unwrap();
         for row in 0..*part {
             let mut out = Vec::new();
-            logits.row(row, &mut out);
+            logits.row(row, &mut out).unwrap();
             rows.push(out);
         }
         at += part;
@@ -103,7 +103,7 @@ fn cached_and_chunked_equal_the_whole_on_every_checkpoint() {
             let mut chunked = Engine::load(&files, chunked).unwrap();
             let mut cache = chunked.new_cache(37);
             let mut last = Vec::new();
-            chunked.forward(&mut cache, &ids, Keep::Last).unwrap().row(0, &mut last);
+            chunked.forward(&mut cache, &ids, Keep::Last).unwrap().row(0, &mut last).unwrap();
             assert_eq!(cache.offset(), 37);
             let distance = relative_l2(&[last], &whole[36..]);
             assert!(
@@ -211,7 +211,7 @@ fn a_batch_gives_what_single_requests_give() {
                 let mut cache = engine.new_cache(30);
                 engine.forward(&mut cache, prompt, Keep::Last).unwrap();
                 let mut row = Vec::new();
-                engine.forward(&mut cache, &[token], Keep::Last).unwrap().row(0, &mut row);
+                engine.forward(&mut cache, &[token], Keep::Last).unwrap().row(0, &mut row).unwrap();
                 singles.push(row);
                 cache.rewind(1).unwrap();
                 caches.push(cache);
@@ -224,7 +224,7 @@ fn a_batch_gives_what_single_requests_give() {
             let rows: Vec<Vec<f32>> = (0..4)
                 .map(|row| {
                     let mut out = Vec::new();
-                    batch.row(row, &mut out);
+                    batch.row(row, &mut out).unwrap();
                     out
                 })
                 .collect();
@@ -386,7 +386,7 @@ fn the_last_rows_are_the_last_of_all_rows() {
                 let logits = engine.forward(&mut cache, &ids, Keep::LastRows(kept)).unwrap();
                 assert_eq!(logits.rows(), kept);
                 let mut got = vec![Vec::new(); kept];
-                got.iter_mut().enumerate().for_each(|(row, out)| logits.row(row, out));
+                got.iter_mut().enumerate().for_each(|(row, out)| logits.row(row, out).unwrap());
                 assert_eq!(cache.offset(), 24);
                 let distance = relative_l2(&got, &all[24 - kept..]);
                 assert!(

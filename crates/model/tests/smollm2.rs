@@ -35,7 +35,7 @@ fn average_nll(engine: &mut Engine, ids: &[u32]) -> f64 {
         let end = (fed + part).min(ids.len());
         let logits = engine.forward(&mut cache, &ids[fed..end], Keep::All).unwrap();
         for position in fed..end.min(ids.len() - 1) {
-            logits.row(position - fed, &mut row);
+            logits.row(position - fed, &mut row).unwrap();
             let best = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let total: f64 = row.iter().map(|logit| f64::from(logit - best).exp()).sum();
             sum += total.ln() - f64::from(row[ids[position + 1] as usize] - best);
@@ -94,7 +94,7 @@ fn greedy_text_parts_from_float32_only_where_it_hesitates() {
             assert_eq!(ids, tokens(&generation["prompt_ids"]), "tokens of {prompt:?}");
             let (want, margins) = (tokens(&generation["ids"]), numbers(&generation["margins"]));
             let mut cache = engine.new_cache(ids.len() + want.len());
-            let mut token = engine.forward(&mut cache, &ids, Keep::Last).unwrap().argmax(0);
+            let mut token = engine.forward(&mut cache, &ids, Keep::Last).unwrap().argmax(0).unwrap();
             for (step, wanted) in want.iter().enumerate() {
                 if token != *wanted {
                     let margin = margins[step];
@@ -103,7 +103,7 @@ fn greedy_text_parts_from_float32_only_where_it_hesitates() {
                     break;
                 }
                 if step + 1 < want.len() {
-                    token = engine.forward(&mut cache, &[token], Keep::Last).unwrap().argmax(0);
+                    token = engine.forward(&mut cache, &[token], Keep::Last).unwrap().argmax(0).unwrap();
                 }
             }
         }

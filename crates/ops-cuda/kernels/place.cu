@@ -65,14 +65,15 @@ struct ArgmaxArguments {
     const void* logits;  // (rows, width)
     u64* best;           // (rows), zero before and after
     u32* arrived;        // (rows), zero before and after
-    u32* result;         // (rows), the host's memory, mapped
+    u32* result;         // (slots, RESULT_ROWS), the host's memory, mapped
+    StepState* step;     // whose slot the results go to; or none, and they go to the first of `result`
     u32 width, f32;
+    u32 advances, unused;  // whether the step, of one row, becomes the one after it
 };
 
 // The lowest column with the largest value of each row: blockIdx.y is the row. Keys order as the values do; of equal ones the
-// lower column wins, because its complement is larger.
+// lower column wins, because its complement is larger. What follows starts when it has ended, as behind `step_in`.
 extern "C" __global__ void __launch_bounds__(256) argmax(ArgmaxArguments a) {
-    next_may_start();
     wait_for_inputs();
     __shared__ u64 found[8];
     u32 row = blockIdx.y, threads = gridDim.x * 256;
@@ -110,7 +111,9 @@ extern "C" __global__ void __launch_bounds__(256) argmax(ArgmaxArguments a) {
     __threadfence();
     if (atomicAdd(a.arrived + row, 1) + 1 == gridDim.x) {
         __threadfence();
-        ((volatile u32*)a.result)[row] = ~(u32)atomicExch(a.best + row, 0ull);
+        u32 col = ~(u32)atomicExch(a.best + row, 0ull);
         a.arrived[row] = 0;
+        ((volatile u32*)a.result)[(a.step ? a.step->turn * RESULT_ROWS : 0) + row] = col;
+        if (a.advances) advance_step(a.step, col);
     }
 }

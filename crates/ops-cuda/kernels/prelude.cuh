@@ -231,16 +231,28 @@ struct LayerState {
 };
 
 struct StepState {
-    u32 rows, sequences, layers, unused;
+    u32 rows, sequences, layers;
+    u32 turn;                     // which of two slots the results go to
     const u32* tokens;            // (rows)
     const u32* row_sequence;      // (rows)
     const SequenceState* sequence;
     const LayerState* layer;      // (sequences, layers)
 };
 
-// Where a step of one row has its sequence and its layers, from its first byte on (`src/step.rs` has a test of it).
+// Where a step of one row has its token, its sequence and its layers, from its first byte on (`src/step.rs` has a test of it).
+#define ONE_ROW_TOKEN 48
 #define ONE_ROW_SEQUENCE 80
 #define ONE_ROW_LAYERS 112
+
+// Of each slot, in words.
+#define RESULT_ROWS 64
+
+// A step of one row becomes the one after it. Kernels that may read the step before they wait start when this one has ended.
+DEVICE void advance_step(StepState* step, u32 token) {
+    *(u32*)((u8*)step + ONE_ROW_TOKEN) = token;
+    ((SequenceState*)((u8*)step + ONE_ROW_SEQUENCE))->offset += 1;
+    step->turn ^= 1;
+}
 
 struct RowPlace {
     u32 sequence, position;  // its position, 0-based: it sees position + 1

@@ -120,6 +120,7 @@ driver_calls! {
     graph_destroy = c"cuGraphDestroy"(Graph);
     event_create = c"cuEventCreate"(*mut Event, c_uint);
     event_record = c"cuEventRecord"(Event, Stream);
+    event_synchronize = c"cuEventSynchronize"(Event);
     event_elapsed = c"cuEventElapsedTime"(*mut f32, Event, Event);
     profiler_start = c"cuProfilerStart"();
     profiler_stop = c"cuProfilerStop"();
@@ -316,8 +317,9 @@ impl Driver {
         self.ok("marking a time on the GPU", (self.event_record)(event, stream))
     }
 
-    /// Nanoseconds between two marks that the stream has come to.
+    /// Nanoseconds between two marks, when the stream has come to the second.
     pub(crate) fn between(&self, start: Event, end: Event) -> io::Result<u64> {
+        self.ok("waiting for a mark on the GPU", (self.event_synchronize)(end))?;
         let ms = self.asked("the time between two marks", 0.0_f32, |ms| (self.event_elapsed)(ms, start, end))?;
         Ok((f64::from(ms) * 1e6) as u64)
     }

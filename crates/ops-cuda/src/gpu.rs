@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code, reason = "handles that cross threads")]
 
+use crate::ahead::{Ahead, Put, What, after};
 use crate::ceilings::Bench;
 use crate::cupti::cupti;
 use crate::driver::{CACHE_BYTES, CAPABILITY_MAJOR, CAPABILITY_MINOR, Context, Driver, GraphExec, MULTIPROCESSORS};
@@ -37,6 +38,9 @@ pub enum OpenError {
     #[error("the GPU cannot be used")]
     Gpu(#[from] io::Error),
 }
+
+/// Kernels that do nothing, for so long that a graph put behind them waits in the stream.
+const LONG: u32 = 1000;
 
 /// An open GPU with its kernels loaded.
 pub struct Gpu {
@@ -123,9 +127,13 @@ pub fn open(ordinal: u32) -> Result<Gpu, OpenError> {
             step_there,
             best: words + 2 * ARRIVALS as u64 * 4,
             found: None,
+            turn: 0,
+            ahead: Ahead::default(),
+            overwritten: None,
             memory,
             last: Arc::default(),
             recording: Recorder::Off,
+            watched: false,
         }),
         driver,
     })
@@ -137,40 +145,143 @@ impl Gpu {
         &self.notes
     }
 
-    /// Puts a graph into the stream, between two marks if graphs are timed.
-    fn replay(&self, running: &Running, graph: GraphExec) -> io::Result<()> {
+    /// Puts a graph into the stream, between two marks of the run's slot if graphs are timed.
+    fn replay(&self, running: &Running, graph: GraphExec, turn: u32) -> io::Result<()> {
         let stream = running.queue.stream;
         let Recorder::Timing(Timing { marks, .. }) = &running.recording else {
             return self.driver.replay(graph, stream);
         };
-        self.driver.mark(marks[0], stream)?;
+        let [start, end] = marks[turn as usize];
+        self.driver.mark(start, stream)?;
         self.driver.replay(graph, stream)?;
-        self.driver.mark(marks[1], stream)
+        self.driver.mark(end, stream)
     }
 
-    /// Two marks, and what lies between them around a graph of one kernel that does nothing: the quickest of some.
+    /// Marks for two runs, and what lies between them around a graph of one kernel that does nothing: the quickest of some.
     fn timing(&self, running: &Running) -> io::Result<Timing> {
         let (queue, stream) = (&running.queue, running.queue.stream);
         let bench = Bench { driver: &self.driver, queue, hopper: self.hopper, cache_bytes: self.cache_bytes };
-        let nothing = bench.chain(running.step_there, 1)?;
-        let marks = [self.driver.event()?, self.driver.event()?];
-        let mut around_ns = u64::MAX;
-        for _ in 0..16 {
-            self.driver.mark(marks[0], stream)?;
+        let (nothing, long) = (bench.chain(running.step_there, 1)?, bench.chain(running.step_there, LONG)?);
+        let marks = [[self.driver.event()?, self.driver.event()?], [self.driver.event()?, self.driver.event()?]];
+        let mut around_ns = [u64::MAX; 2];
+        for round in 0..32 {
+            // Every other one waits in the stream, as a step ahead does.
+            let behind = round % 2;
+            if behind == 1 {
+                self.driver.replay(long, stream)?;
+            }
+            self.driver.mark(marks[0][0], stream)?;
             self.driver.replay(nothing, stream)?;
-            self.driver.mark(marks[1], stream)?;
-            self.driver.wait(stream)?;
-            around_ns = around_ns.min(self.driver.between(marks[0], marks[1])?);
+            self.driver.mark(marks[0][1], stream)?;
+            around_ns[behind] = around_ns[behind].min(self.driver.between(marks[0][0], marks[0][1])?);
         }
+        self.driver.wait(stream)?;
         self.driver.drop_graph(nothing);
+        self.driver.drop_graph(long);
         Ok(Timing { marks, around_ns, graphs: Vec::new() })
     }
 
-    fn enter(&self) -> io::Result<MutexGuard<'_, Running>> {
+    fn lock(&self) -> io::Result<MutexGuard<'_, Running>> {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         self.driver.enter(self.context)?;
         Ok(running)
     }
+
+    /// For whatever is no run: a step that was put ahead has ended, and is forgotten.
+    fn enter(&self) -> io::Result<MutexGuard<'_, Running>> {
+        let mut running = self.lock()?;
+        self.settle(&mut running)?;
+        Ok(running)
+    }
+
+    /// Waits for a step that was put ahead and is not what is asked now.
+    fn settle(&self, running: &mut Running) -> io::Result<()> {
+        if running.ahead.give_up() { self.driver.wait(running.queue.stream) } else { Ok(()) }
+    }
+
+    /// Puts a run into the stream: launch by launch the first time, as a graph from then on.
+    fn put(&self, running: &Running, run: &Run<'_>, turn: u32) -> io::Result<Put> {
+        let Run { bound, step, wants, whole, key } = *run;
+        let queue = &running.queue;
+        let launch_all = || {
+            queue.serve(None);
+            if !key.fed {
+                running.step_in(key.step_bytes);
+            }
+            let mut order = false;
+            for (index, call) in bound.calls().iter().enumerate() {
+                order |= call.barrier_before;
+                if wants(call) {
+                    if order {
+                        queue.flush();
+                        order = false;
+                    }
+                    queue.serve(Some(index));
+                    bound.enqueue(index, step, queue);
+                }
+            }
+            // What was held back serves the calls that it is of.
+            queue.serve(None);
+            if whole {
+                running.argmax(&bound.output(), step.tokens.len() == 1 && step.sequences.len() == 1);
+            }
+            queue.finish()
+        };
+        let graphs = bound.kept(|| Graphs::new(&self.driver));
+        let (launches, graph) = match graphs.next(key) {
+            Next::Launch => {
+                launch_all()?;
+                (Arc::new(queue.take_launches()), false)
+            }
+            Next::Capture => {
+                // Once per graph: every replay is of these launches.
+                queue.note(true);
+                self.driver.begin_capture(queue.stream)?;
+                let captured = launch_all();
+                let graph = self.driver.end_capture(queue.stream);
+                let launches = Arc::new(queue.take_launches());
+                queue.note(running.notes());
+                captured?;
+                let graph = graph?;
+                graphs.keep(key, Captured { graph, launches: Arc::clone(&launches) });
+                self.replay(running, graph, turn)?;
+                (launches, true)
+            }
+            Next::Replay(Captured { graph, launches }) => {
+                self.replay(running, graph, turn)?;
+                (launches, true)
+            }
+        };
+        Ok(Put { launches, graph, ahead: key.fed })
+    }
+
+    /// Puts the step that follows `run` into the stream, if that is certain but for its token.
+    fn put_next(&self, running: &mut Running, run: &Run<'_>) -> io::Result<()> {
+        let Some(sequence) = after(run.step) else { return Ok(()) };
+        let step = Step { tokens: run.step.tokens, sequences: &[sequence] };
+        let key = Key { range: operators::attention::range_of(&step), fed: true, ..run.key };
+        let next = Run { step: &step, key, ..*run };
+        let turn = running.turn ^ 1;
+        running.forget_results(turn, 1);
+        let put = self.put(running, &next, turn)?;
+        let output = run.bound.output();
+        let start = output.as_ptr() as u64;
+        // It is asked for as a step that the host feeds.
+        running.put_ahead(What { output: start, key: Key { fed: false, ..key } }, put, key.step_bytes);
+        running.overwritten = Some(start..start + (output.rows * output.row_bytes()) as u64);
+        Ok(())
+    }
+}
+
+/// What is asked of one run.
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    bound: &'a Bound,
+    step: &'a Step<'a>,
+    wants: &'a dyn Fn(&BoundCall) -> bool,
+    /// It ends with the search for the largest column.
+    whole: bool,
+    key: Key,
 }
 
 impl Device for Gpu {
@@ -216,7 +327,8 @@ impl Device for Gpu {
 
     fn free(&self, start: *mut u8) {
         if let Ok(mut running) = self.enter() {
-            running.memory.gave_back(start as u64);
+            let range = start as u64..start as u64 + running.memory.gave_back(start as u64) as u64;
+            running.overwritten = running.overwritten.take().filter(|overwritten| !range.contains(&overwritten.start));
             self.driver.free(start as u64);
         }
     }
@@ -227,7 +339,8 @@ impl Device for Gpu {
     }
 
     fn download(&self, from: *const u8, to: &mut [u8]) -> io::Result<()> {
-        let _running = self.enter()?;
+        let running = self.enter()?;
+        running.readable(from as u64, to.len())?;
         if to.is_empty() { Ok(()) } else { self.driver.download(from as u64, to) }
     }
 
@@ -269,8 +382,8 @@ impl Device for Gpu {
         placed
     }
 
-    fn run(&self, bound: &Bound, step: &Step<'_>, wants: &dyn Fn(&BoundCall) -> bool) -> io::Result<()> {
-        let mut running = self.enter()?;
+    fn run(&self, bound: &Bound, step: &Step<'_>, wants: &dyn Fn(&BoundCall) -> bool, ahead: bool) -> io::Result<()> {
+        let mut running = self.lock()?;
         running.found = None;
         // Digest of the wanted calls (FNV-1a, a call at a time).
         let (mut calls, mut wanted) = (0xcbf2_9ce4_8422_2325u64, 0);
@@ -283,78 +396,55 @@ impl Device for Gpu {
         if wanted == 0 {
             return Ok(());
         }
+        let output = bound.output();
+        let start = output.as_ptr() as u64;
+        let whole = wanted == bound.calls().len() && output.rows <= ARGMAX_ROWS;
         let step_bytes = running.write_step(step)?;
         let longest = step.sequences.iter().map(|sequence| sequence.rows).max().unwrap_or(0);
         let range = operators::attention::range_of(step);
-        let key = Key { calls, sequences: step.sequences.len(), longest, step_bytes, range };
-        let output = bound.output();
-        let whole = wanted == bound.calls().len() && output.rows <= ARGMAX_ROWS;
-        let put = |running: &Running| {
-            running.queue.serve(None);
-            running.step_in(step_bytes);
-            let mut order = false;
-            for (index, call) in bound.calls().iter().enumerate() {
-                order |= call.barrier_before;
-                if wants(call) {
-                    if order {
-                        running.queue.flush();
-                        order = false;
-                    }
-                    running.queue.serve(Some(index));
-                    bound.enqueue(index, step, &running.queue);
+        let key = Key { calls, sequences: step.sequences.len(), longest, step_bytes, range, fed: false };
+        let run = Run { bound, step, wants, whole, key };
+        running.overwritten = running.overwritten.take().filter(|overwritten| overwritten.start != start);
+        let known = running.claim(&What { output: start, key }, step_bytes);
+        let turn = running.turn ^ 1;
+        let put = match known {
+            Some(put) => put,
+            None => {
+                self.settle(&mut running)?;
+                if whole {
+                    running.forget_results(turn, output.rows);
                 }
+                self.put(&running, &run, turn)?
             }
-            // What was held back serves the calls that it is of.
-            running.queue.serve(None);
-            if whole {
-                running.argmax(&output);
-            }
-            running.queue.finish()
         };
-        if whole {
-            running.forget_results(output.rows);
+        running.turn = turn;
+        if ahead
+            && whole
+            && running.may_look_ahead()
+            && let Err(error) = self.put_next(&mut running, &run)
+        {
+            // Nothing is left in the stream that reads what the host writes next.
+            let _ = self.driver.wait(running.queue.stream);
+            return Err(error);
         }
-        let (queue, graphs) = (&running.queue, bound.kept(|| Graphs::new(&self.driver)));
-        let (launches, graph) = match graphs.next(key) {
-            Next::Launch => {
-                put(&running)?;
-                (Arc::new(queue.take_launches()), false)
-            }
-            Next::Capture => {
-                // Once per graph: every replay is of these launches.
-                queue.note(true);
-                self.driver.begin_capture(queue.stream)?;
-                let captured = put(&running);
-                let graph = self.driver.end_capture(queue.stream);
-                let launches = Arc::new(queue.take_launches());
-                queue.note(running.notes());
-                captured?;
-                let graph = graph?;
-                graphs.keep(key, Captured { graph, launches: Arc::clone(&launches) });
-                self.replay(&running, graph)?;
-                (launches, true)
-            }
-            Next::Replay(Captured { graph, launches }) => {
-                self.replay(&running, graph)?;
-                for (index, call) in bound.calls().iter().enumerate() {
-                    if wants(call) {
-                        bound.count_dispatch(index);
-                    }
-                }
-                (launches, true)
-            }
-        };
         if whole {
             running.wait_for_results(output.rows)?;
-            running.found = Some((output.as_ptr() as u64, output.rows));
+            running.found = Some((start, output.rows));
         }
-        // Marks and records are whole when the stream has come to its end, which the results do not wait for.
-        if !whole || !matches!(running.recording, Recorder::Off) {
+        // Records are whole when the stream has come to its end, which the results do not wait for.
+        if !whole || running.notes() {
             self.driver.wait(running.queue.stream)?;
         }
-        running.ran(launches, true, graph);
+        for (index, call) in bound.calls().iter().enumerate() {
+            if wants(call) {
+                bound.count_dispatch(index);
+            }
+        }
+        let (graph, ahead) = (put.graph, put.ahead);
+        running.ran(put.launches, true, graph);
         if let Recorder::Timing(timing) = &mut running.recording {
-            let between = if graph { Some(self.driver.between(timing.marks[0], timing.marks[1])?) } else { None };
+            let [start, end] = timing.marks[turn as usize];
+            let between = if graph { Some((self.driver.between(start, end)?, ahead)) } else { None };
             timing.graphs.push(between);
         }
         Ok(())
@@ -363,24 +453,26 @@ impl Device for Gpu {
     fn argmax(&self, _bound: &Bound, output: &Matrix<'_>, row: usize) -> io::Result<u32> {
         let known = (output.as_ptr() as u64, output.rows);
         {
-            // The run found it already: nothing is asked of the driver, which may have lost the GPU since.
+            // The run found it already: nothing is asked of the driver, which may have lost the GPU since, and no step ahead is waited for.
             let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
             if running.found == Some(known) {
                 return Ok(running.result(row));
             }
         }
         let mut running = self.enter()?;
+        running.readable(known.0, output.rows * output.row_bytes())?;
         running.queue.serve(None);
         if running.found != Some(known) {
             if output.rows > ARGMAX_ROWS {
                 let start = output.as_ptr().wrapping_add(row * output.row_bytes()) as u64;
-                running.argmax_of(start, 1, output.width, output.dtype);
+                running.argmax_of(start, (1, output.width), output.dtype);
                 running.queue.finish()?;
                 self.driver.wait(running.queue.stream)?;
+                running.found = None;
                 running.between_runs();
                 return Ok(running.result(0));
             }
-            running.argmax(output);
+            running.argmax_of(known.0, (output.rows, output.width), output.dtype);
             running.queue.finish()?;
             self.driver.wait(running.queue.stream)?;
             running.found = Some(known);
@@ -431,7 +523,9 @@ impl Device for Gpu {
                 Ok(recording(&runs, profiler.take()?, &clocks, profiler.version()))
             }
             Recorder::Timed(Timing { graphs, around_ns, .. }) => {
-                let own = |graph: Option<u64>| graph.map(|ns| ns.saturating_sub(around_ns));
+                let own = |graph: Option<(u64, bool)>| {
+                    graph.map(|(ns, ahead)| ns.saturating_sub(around_ns[usize::from(ahead)]))
+                };
                 Ok(Recording { graphs: graphs.into_iter().map(own).collect(), ..Recording::default() })
             }
             _ => Err(io::Error::other("nothing was recorded; start recording, and stop it")),
@@ -439,8 +533,9 @@ impl Device for Gpu {
     }
 
     fn watched(&self, on: bool) -> io::Result<()> {
-        let running = self.enter()?;
-        running.queue.note(on || running.notes());
+        let mut running = self.enter()?;
+        running.watched = on;
+        running.queue.note(running.notes());
         self.driver.profiler(on)
     }
 

@@ -1,4 +1,5 @@
-//! The captured graphs of one bound program: one per set of calls that an observer wanted and number of requests.
+//! The captured graphs of one bound program: one per set of calls that an observer wanted, number of requests, range
+//! of positions and way in which the step's data comes.
 //! A program that runs once is never captured; from its second run on its launches are replayed as one graph.
 
 #![allow(unsafe_code, reason = "a graph's handle crosses threads")]
@@ -38,6 +39,8 @@ pub(crate) struct Key {
     pub(crate) step_bytes: usize,
     /// Of positions, by which attention shares a single row's among blocks.
     pub(crate) range: u32,
+    /// Whether the device has the step's data from the step before, so that none is copied.
+    pub(crate) fed: bool,
 }
 
 // SAFETY: a graph's handle is the driver's, which may be used by any thread; the lock orders uses.

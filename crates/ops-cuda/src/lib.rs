@@ -2,6 +2,7 @@
 //! One NVIDIA GPU as a device of `ops`, its kernels (CUDA C++ in `kernels/`, compiled when the GPU is opened), and what is known
 //! of GPU libraries without opening anything.
 
+mod ahead;
 mod availability;
 mod ceilings;
 mod compiler;

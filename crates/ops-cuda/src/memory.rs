@@ -17,8 +17,11 @@ impl Memory {
         self.peak = self.peak.max(self.bytes);
     }
 
-    pub(crate) fn gave_back(&mut self, at: u64) {
-        self.bytes -= self.sizes.remove(&at).unwrap_or(0);
+    /// The bytes that were there.
+    pub(crate) fn gave_back(&mut self, at: u64) -> usize {
+        let bytes = self.sizes.remove(&at).unwrap_or(0);
+        self.bytes -= bytes;
+        bytes
     }
 
     /// The most bytes at once since [`Memory::reset_peak`].

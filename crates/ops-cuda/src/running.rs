@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code, reason = "page-locked memory that the GPU reads and writes, and handles that cross threads")]
 
+use crate::ahead::{Ahead, Put, What};
 use crate::cupti::ClockPair;
 use crate::driver::Event;
 use crate::memory::Memory;
@@ -12,6 +13,7 @@ use crate::step;
 use ops::recording::Launch;
 use ops::{DType, Matrix, Step};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Rows of logits whose largest columns a whole step finds itself.
@@ -33,21 +35,29 @@ pub(crate) struct Running {
     pub(crate) host_there: u64,
     pub(crate) step_there: u64,
     pub(crate) best: u64,
-    /// The output whose argmax the last run left in `host`.
+    /// The output whose argmax the last run left in `host`, in slot `turn`.
     pub(crate) found: Option<(u64, usize)>,
+    /// Slot of the last run that was asked for: the next one's results go to the other, so that a step ahead overwrites none.
+    pub(crate) turn: u32,
+    pub(crate) ahead: Ahead,
+    /// The output that a step ahead writes over what was asked for.
+    pub(crate) overwritten: Option<Range<u64>>,
     pub(crate) memory: Memory,
     /// What the last run launched, if it was noted.
     pub(crate) last: Arc<Vec<Launch>>,
     pub(crate) recording: Recorder,
+    /// Whether a profiler that this process runs under looks.
+    pub(crate) watched: bool,
 }
 
 /// How long the graphs of runs took.
 pub(crate) struct Timing {
-    pub(crate) marks: [Event; 2],
-    /// What lies between the marks around a graph that does next to nothing.
-    pub(crate) around_ns: u64,
-    /// Of each run that ran a program; `None` where it was no graph.
-    pub(crate) graphs: Vec<Option<u64>>,
+    /// Two for the runs of each slot.
+    pub(crate) marks: [[Event; 2]; 2],
+    /// What lies between the marks around a graph that does next to nothing: one that the stream waits for, and one that waits in it.
+    pub(crate) around_ns: [u64; 2],
+    /// Of each run that ran a program, and whether it waited in the stream; `None` where it was no graph.
+    pub(crate) graphs: Vec<Option<(u64, bool)>>,
 }
 
 /// What is noted for [`Device::record`].
@@ -86,14 +96,35 @@ struct Argmax {
     best: u64,
     arrived: u64,
     result: u64,
+    step: u64,
     width: u32,
     f32: u32,
+    advances: u32,
+    unused: u32,
 }
 
 impl Running {
-    /// Whether runs are noted.
+    /// Whether launches are noted.
     pub(crate) fn notes(&self) -> bool {
-        matches!(self.recording, Recorder::On { .. })
+        self.watched || matches!(self.recording, Recorder::On { .. })
+    }
+
+    /// Whether a step may be put ahead: one that nobody asks for would be in a profiler's records.
+    pub(crate) fn may_look_ahead(&self) -> bool {
+        !self.notes()
+    }
+
+    /// # Errors
+    /// These bytes are of logits that a step ahead has written since.
+    pub(crate) fn readable(&self, start: u64, bytes: usize) -> io::Result<()> {
+        let inside = |range: &Range<u64>| start < range.end && range.start < start + bytes as u64;
+        if self.overwritten.as_ref().is_some_and(inside) {
+            return Err(io::Error::other(
+                "the step after the one that these logits are of was begun ahead and has overwritten them; only their largest column can be \
+                 asked for",
+            ));
+        }
+        Ok(())
     }
 
     pub(crate) fn ran(&mut self, list: Arc<Vec<Launch>>, program: bool, graph: bool) {
@@ -113,10 +144,27 @@ impl Running {
         }
     }
 
-    pub(crate) fn write_step(&self, step: &Step<'_>) -> io::Result<usize> {
-        // SAFETY: the page-locked block is this long, and no kernel reads it now: every run waits for its end.
+    /// Writes a step whose results go to the other slot than those of the last one; the bytes that it takes.
+    pub(crate) fn write_step(&mut self, step: &Step<'_>) -> io::Result<usize> {
+        // SAFETY: the page-locked block is this long, and no kernel reads it now: every run that does was waited for, and a step ahead
+        // has its data from the one before it.
         let block = unsafe { std::slice::from_raw_parts_mut(self.host, step::ROOM) };
-        step::write(step, block, self.step_there)
+        step::write(step, self.turn ^ 1, block, self.step_there)
+    }
+
+    /// The run that is in the stream already, if a run of `what` with the data that was written last is that.
+    pub(crate) fn claim(&mut self, what: &What, step_bytes: usize) -> Option<Put> {
+        let token = self.result(0);
+        // SAFETY: `write_step` wrote so many bytes of the block, and only the holder of the lock writes there.
+        let block = unsafe { std::slice::from_raw_parts(self.host, step_bytes) };
+        self.ahead.claim(what, block, token)
+    }
+
+    /// Notes a run that was put behind the step that was written last.
+    pub(crate) fn put_ahead(&mut self, what: What, put: Put, step_bytes: usize) {
+        // SAFETY: as in `claim`.
+        let block = unsafe { std::slice::from_raw_parts(self.host, step_bytes) };
+        self.ahead.put(block, what, put);
     }
 
     pub(crate) fn step_in(&self, bytes: usize) {
@@ -125,28 +173,56 @@ impl Running {
         self.queue.launch("place.cu", "step_in", ([words.div_ceil(256), 1, 1], [256, 1, 1], 0), &arguments);
     }
 
-    pub(crate) fn argmax(&self, output: &Matrix<'_>) {
-        self.argmax_of(output.as_ptr() as u64, output.rows, output.width, output.dtype);
+    /// Puts the search of every row's largest column at the end of a whole step, which goes to the step's slot. A step of one row becomes
+    /// the next one then, `advances`.
+    pub(crate) fn argmax(&self, output: &Matrix<'_>, advances: bool) {
+        let result = self.host_there + step::ROOM as u64;
+        self.search(
+            output.as_ptr() as u64,
+            (output.rows, output.width),
+            output.dtype,
+            (result, self.step_there, advances),
+        );
     }
 
-    pub(crate) fn argmax_of(&self, start: u64, rows: usize, width: usize, dtype: DType) {
+    /// The same of any rows `(rows, width)`, whose results go to slot `turn`.
+    pub(crate) fn argmax_of(&self, start: u64, shape: (usize, usize), dtype: DType) {
+        let result = self.host_there + step::ROOM as u64 + u64::from(self.turn) * ARGMAX_ROWS as u64 * 4;
+        self.search(start, shape, dtype, (result, 0, false));
+    }
+
+    fn search(
+        &self,
+        logits: u64,
+        (rows, width): (usize, usize),
+        dtype: DType,
+        (result, step, advances): (u64, u64, bool),
+    ) {
         let arguments = Argmax {
-            logits: start,
+            logits,
             best: self.best,
             arrived: self.queue.arrivals + ARRIVALS as u64 * 4,
-            result: self.host_there + step::ROOM as u64,
+            result,
+            step,
             width: width as u32,
             f32: u32::from(dtype == DType::F32),
+            advances: u32::from(advances),
+            unused: 0,
         };
-        let grid = [ARGMAX_BLOCKS, rows as u32, 1];
-        self.queue.launch("place.cu", "argmax", (grid, [256, 1, 1], 0), &arguments);
+        self.queue.launch("place.cu", "argmax", ([ARGMAX_BLOCKS, rows as u32, 1], [256, 1, 1], 0), &arguments);
     }
 
-    pub(crate) fn forget_results(&self, rows: usize) {
+    /// Empties a slot, so that it shows when results have come.
+    pub(crate) fn forget_results(&self, turn: u32, rows: usize) {
         for row in 0..rows {
             // SAFETY: as for `result`, with at most `ARGMAX_ROWS` rows.
-            unsafe { self.host.add(step::ROOM).cast::<u32>().add(row).write_volatile(NOTHING_FOUND) };
+            unsafe { self.slot(turn).add(row).write_volatile(NOTHING_FOUND) };
         }
+    }
+
+    fn slot(&self, turn: u32) -> *mut u32 {
+        // SAFETY: two slots of `ARGMAX_ROWS` words are inside the page-locked block, behind the step's data.
+        unsafe { self.host.add(step::ROOM).cast::<u32>().add(turn as usize * ARGMAX_ROWS) }
     }
 
     /// Until the last kernel of a whole step has said each row's largest column, into memory that this thread looks at: sooner than the
@@ -157,8 +233,9 @@ impl Running {
             while self.result(row) == NOTHING_FOUND {
                 looks += 1;
                 // An error ends this too, or a GPU that is gone.
-                if looks % LOOKS == 0 && self.queue.driver.done(self.queue.stream)? {
-                    return Ok(());
+                if looks % LOOKS == 0 && self.queue.driver.done(self.queue.stream)? && self.result(row) == NOTHING_FOUND
+                {
+                    return Err(io::Error::other("the GPU ended a step without its result"));
                 }
                 std::hint::spin_loop();
             }
@@ -166,8 +243,19 @@ impl Running {
         Ok(())
     }
 
+    /// A result of the last run that was asked for.
     pub(crate) fn result(&self, row: usize) -> u32 {
-        // SAFETY: inside the page-locked block; a word, which the GPU writes whole.
-        unsafe { self.host.add(step::ROOM).cast::<u32>().add(row).read_volatile() }
+        // SAFETY: inside the slot; a word, which the GPU writes whole.
+        unsafe { self.slot(self.turn).add(row).read_volatile() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_know_how_long_a_slot_is() {
+        assert!(include_str!("../kernels/prelude.cuh").contains(&format!("#define RESULT_ROWS {ARGMAX_ROWS}\n")));
     }
 }

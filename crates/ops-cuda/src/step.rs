@@ -12,11 +12,16 @@ const HEAD: usize = 48;
 const SEQUENCE: usize = 24;
 const LAYER: usize = 32;
 
-/// Writes `step` into `block` for a device that will have it at `there`; the bytes that it takes.
+/// Where a step of one row has its token and its position.
+const TOKEN_AT: usize = HEAD;
+const OFFSET_AT: usize = HEAD + 32 + 8;
+const TURN_AT: usize = 12;
+
+/// Writes `step` into `block` for a device that will have it at `there`; the bytes that it takes. Its results go to slot `turn`.
 ///
 /// # Errors
 /// More rows or sequences than the block holds.
-pub(crate) fn write(step: &Step<'_>, block: &mut [u8], there: u64) -> io::Result<usize> {
+pub(crate) fn write(step: &Step<'_>, turn: u32, block: &mut [u8], there: u64) -> io::Result<usize> {
     let (rows, sequences) = (step.tokens.len(), step.sequences.len());
     let layers = step.sequences.iter().map(|sequence| sequence.caches.len()).max().unwrap_or(0);
     let tokens_at = HEAD;
@@ -29,7 +34,7 @@ pub(crate) fn write(step: &Step<'_>, block: &mut [u8], there: u64) -> io::Result
         return Err(io::Error::other(what));
     }
     let mut word = |at: usize, value: u32| block[at..at + 4].copy_from_slice(&value.to_le_bytes());
-    for (index, value) in [rows, sequences, layers, 0].into_iter().enumerate() {
+    for (index, value) in [rows, sequences, layers, turn as usize].into_iter().enumerate() {
         word(index * 4, value as u32);
     }
     for (row, token) in step.tokens.iter().enumerate() {
@@ -63,6 +68,22 @@ pub(crate) fn write(step: &Step<'_>, block: &mut [u8], there: u64) -> io::Result
     Ok(end)
 }
 
+/// What the last kernel of a step of one row makes of its data, but for the token: the next position, and the other slot.
+pub(crate) fn advance(block: &mut [u8]) {
+    let mut change = |at: usize, to: &dyn Fn(u32) -> u32| {
+        let word = &mut block[at..at + 4];
+        let value = to(u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+        word.copy_from_slice(&value.to_le_bytes());
+    };
+    change(OFFSET_AT, &|offset| offset + 1);
+    change(TURN_AT, &|turn| turn ^ 1);
+}
+
+/// Sets the token of a step of one row.
+pub(crate) fn set_token(block: &mut [u8], token: u32) {
+    block[TOKEN_AT..TOKEN_AT + 4].copy_from_slice(&token.to_le_bytes());
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
@@ -80,11 +101,11 @@ mod tests {
             Sequence { first_row: 1, rows: 2, offset: 3, caches: &caches[1] },
         ];
         let mut block = vec![0; 4096];
-        let end = write(&Step { tokens: &[11, 12, 13], sequences: &sequences }, &mut block, 1 << 32).unwrap();
+        let end = write(&Step { tokens: &[11, 12, 13], sequences: &sequences }, 1, &mut block, 1 << 32).unwrap();
         let word = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap());
         let long = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().unwrap());
         let at = |field: usize| (long(16 + field * 8) - (1 << 32)) as usize;
-        assert_eq!((word(0), word(4), word(8)), (3, 2, 2));
+        assert_eq!([word(0), word(4), word(8), word(12)], [3, 2, 2, 1]);
         assert_eq!([0, 4, 8].map(|row| word(at(0) + row)), [11, 12, 13]);
         assert_eq!([0, 4, 8].map(|row| word(at(1) + row)), [0, 1, 1]);
         assert_eq!([0, 4, 8, 12].map(|field| word(at(2) + 24 + field)), [1, 2, 3, 9]);
@@ -98,11 +119,28 @@ mod tests {
         let caches = [LayerCache { keys: 16 as *mut u8, values: 32 as *mut u8, capacity: 9, previous: None }];
         let sequences = [Sequence { first_row: 0, rows: 1, offset: 7, caches: &caches }];
         let mut block = vec![0; 4096];
-        write(&Step { tokens: &[11], sequences: &sequences }, &mut block, 0).unwrap();
+        write(&Step { tokens: &[11], sequences: &sequences }, 0, &mut block, 0).unwrap();
         let long = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().unwrap());
         let prelude = include_str!("../kernels/prelude.cuh");
-        for (name, at) in [("ONE_ROW_SEQUENCE", long(32)), ("ONE_ROW_LAYERS", long(40))] {
+        for (name, at) in [("ONE_ROW_TOKEN", long(16)), ("ONE_ROW_SEQUENCE", long(32)), ("ONE_ROW_LAYERS", long(40))] {
             assert!(prelude.contains(&format!("#define {name} {at}\n")), "{name} {at}");
+        }
+    }
+
+    #[test]
+    fn a_step_advanced_is_the_next_one() {
+        let caches = [LayerCache { keys: 16 as *mut u8, values: 32 as *mut u8, capacity: 9, previous: None }];
+        let block = |token, offset, turn| {
+            let sequences = [Sequence { first_row: 0, rows: 1, offset, caches: &caches }];
+            let mut block = vec![0; 256];
+            write(&Step { tokens: &[token], sequences: &sequences }, turn, &mut block, 64).unwrap();
+            block
+        };
+        for turn in [0, 1] {
+            let mut next = block(11, 7, turn);
+            advance(&mut next);
+            set_token(&mut next, 99);
+            assert_eq!(next, block(99, 8, turn ^ 1));
         }
     }
 
@@ -110,6 +148,6 @@ mod tests {
     fn too_many_rows_are_refused() {
         let tokens = vec![0; 200];
         let sequences = [Sequence { first_row: 0, rows: 200, offset: 0, caches: &[] }];
-        assert!(write(&Step { tokens: &tokens, sequences: &sequences }, &mut [0; 512], 0).is_err());
+        assert!(write(&Step { tokens: &tokens, sequences: &sequences }, 0, &mut [0; 512], 0).is_err());
     }
 }

@@ -368,16 +368,16 @@ impl Bound {
         kept.downcast_ref().expect("one device keeps one type")
     }
 
-    /// Runs a device's kernel function for one call: it puts work into `queue`, where the scratch is one call's after another.
+    /// Runs a device's kernel function for one call: it puts work into `queue`, where the scratch is one call's after another. The
+    /// device counts its dispatches ([`Bound::count_dispatch`]).
     pub fn enqueue(&self, call: usize, step: &Step<'_>, queue: &dyn Any) {
         let call = &self.calls[call];
         let (scratch, scratch_bytes) = self.scratch(0);
         let invocation = Invocation { worker: 0, workers: 1, step, call, scratch, scratch_bytes, queue: Some(queue) };
         (call.kernel.run)(&invocation);
-        call.dispatches.store(call.dispatches.load(Relaxed) + 1, Relaxed);
     }
 
-    /// Counts a dispatch of a call that a device ran again without [`Bound::enqueue`].
+    /// Counts a dispatch of a call that a device ran because it was asked to.
     pub fn count_dispatch(&self, call: usize) {
         let dispatches = &self.calls[call].dispatches;
         dispatches.store(dispatches.load(Relaxed) + 1, Relaxed);

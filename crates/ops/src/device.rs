@@ -78,7 +78,7 @@ pub trait Device: Send + Sync {
     /// Copies from the device.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's; an output that a step begun ahead has overwritten.
     fn download(&self, from: *const u8, to: &mut [u8]) -> io::Result<()>;
 
     /// Writes a packed weight to `to` in the layout that its kernels read, which takes as many bytes as `weight.bytes`.
@@ -89,14 +89,19 @@ pub trait Device: Send + Sync {
 
     /// Runs the calls of `bound` that are wanted, in order, and waits for them.
     ///
+    /// With `ahead` the caller says that the next run, if one comes, is the same but for its token, which is this step's largest column,
+    /// and its position, which is one more; the caches have room for it, and the model a position. A device may then begin that step
+    /// before it is asked for. Of this one only [`Device::argmax`] may be asked. A step that was begun and is not asked for leaves no
+    /// trace but in what it would have written: the caches' positions behind those that are filled, and the program's buffers.
+    ///
     /// # Errors
     /// The driver's; the step's results are then worthless.
-    fn run(&self, bound: &Bound, step: &Step<'_>, wants: &dyn Fn(&BoundCall) -> bool) -> io::Result<()>;
+    fn run(&self, bound: &Bound, step: &Step<'_>, wants: &dyn Fn(&BoundCall) -> bool, ahead: bool) -> io::Result<()>;
 
     /// The lowest column with the largest value of a row of the output of the last whole run of `bound`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's; an output that a step begun ahead has overwritten.
     fn argmax(&self, bound: &Bound, output: &Matrix<'_>, row: usize) -> io::Result<u32>;
 
     /// Measures what it does at most: `rounds` samples of each quantity.

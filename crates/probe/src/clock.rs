@@ -150,7 +150,7 @@ fn finite(engine: &mut Engine, request: &Request<'_>) -> Result<bool, Error> {
     let mut row = Vec::new();
     // The request's own shape, so that no other program is bound and counted in its peak.
     match engine.forward(&mut cache, request.prompt, request.keep()) {
-        Ok(logits) => logits.row(logits.rows() - 1, &mut row),
+        Ok(logits) => logits.row(logits.rows() - 1, &mut row)?,
         Err(model::Error::Interrupted) => return Ok(false),
         Err(error) => return Err(error.into()),
     }
@@ -185,8 +185,8 @@ pub fn margins(engine: &mut Engine, request: &Request<'_>) -> Result<Option<Vec<
         let next = match engine.forward(&mut cache, tokens, keep) {
             Ok(logits) => {
                 let last = logits.rows() - 1;
-                logits.row(last, &mut row);
-                logits.argmax(last)
+                logits.row(last, &mut row)?;
+                logits.argmax(last)?
             }
             Err(model::Error::Interrupted) => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -225,7 +225,7 @@ fn run_once(engine: &mut Engine, request: &Request<'_>) -> Result<Option<Run>, E
 
     let prefill = Instant::now();
     match engine.forward(&mut cache, request.prompt, request.keep()) {
-        Ok(logits) => output.push(logits.argmax(logits.rows() - 1)),
+        Ok(logits) => output.push(logits.argmax(logits.rows() - 1)?),
         Err(model::Error::Interrupted) => return Ok(None),
         Err(error) => return Err(error.into()),
     }
@@ -240,9 +240,11 @@ fn run_once(engine: &mut Engine, request: &Request<'_>) -> Result<Option<Run>, E
 
     while output.len() < request.output_tokens && !engine.options().cancelled.load(Relaxed) {
         let fed = output[output.len() - 1];
+        // A device may begin the next step while this one's token is on its way.
+        let keep = if output.len() + 1 < request.output_tokens { Keep::Next } else { Keep::Last };
         let step = Instant::now();
-        match engine.forward(&mut cache, &[fed], Keep::Last) {
-            Ok(logits) => output.push(logits.argmax(0)),
+        match engine.forward(&mut cache, &[fed], keep) {
+            Ok(logits) => output.push(logits.argmax(0)?),
             Err(model::Error::Interrupted) => break,
             Err(error) => return Err(error.into()),
         }

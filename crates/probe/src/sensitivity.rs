@@ -211,7 +211,7 @@ fn run(
             return Err(error);
         }
         let logits = pass.commit();
-        next = logits.argmax(logits.rows() - 1);
+        next = logits.argmax(logits.rows() - 1)?;
         number += 1;
     }
     for _ in 1..probe.output_tokens {
@@ -220,7 +220,7 @@ fn run(
         if let Some(error) = interrupted() {
             return Err(error);
         }
-        next = pass.commit().argmax(0);
+        next = pass.commit().argmax(0)?;
         number += 1;
     }
     Ok(())

@@ -38,7 +38,7 @@ fn engine(checkpoint: &str) -> Engine {
 fn traced<O: Observer>(
     engine: &mut Engine,
     (phase, input, output): (Phase, usize, usize),
-    choose: &mut dyn FnMut(&Logits<'_>, usize) -> u32,
+    choose: &mut dyn FnMut(&Logits<'_>, usize) -> Result<u32, model::Error>,
     beside: &O,
 ) -> Timeline {
     let prompt = prompt(input, engine.config().vocab_size, &engine.config().eos_tokens, 3);
@@ -58,7 +58,7 @@ fn traced<O: Observer>(
 fn trace_of<O: Observer>(
     engine: &mut Engine,
     request: &TimelineRequest<'_>,
-    choose: &mut dyn FnMut(&Logits<'_>, usize) -> u32,
+    choose: &mut dyn FnMut(&Logits<'_>, usize) -> Result<u32, model::Error>,
     beside: &O,
     before: &dyn Fn(&str),
 ) -> Timeline {
@@ -82,7 +82,7 @@ fn processor_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-fn greedy(logits: &Logits<'_>, row: usize) -> u32 {
+fn greedy(logits: &Logits<'_>, row: usize) -> Result<u32, model::Error> {
     logits.argmax(row)
 }
 

@@ -65,7 +65,7 @@ pub fn all_logits(engine: &mut Engine, ids: &[u32]) -> Vec<Vec<f32>> {
     (0..ids.len())
         .map(|row| {
             let mut out = Vec::new();
-            logits.row(row, &mut out);
+            logits.row(row, &mut out).unwrap();
             out
         })
         .collect()

@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering::Relaxed;
 pub struct MainThread<'a> {
     /// Makes the prompt's tokens from text, if the model can.
     pub input: Option<&'a mut dyn FnMut()>,
-    /// Chooses a token from a row of logits.
-    pub choose: &'a mut dyn FnMut(&Logits<'_>, usize) -> u32,
+    /// Chooses the largest of a row of logits; a device may begin the step that it makes before it is asked for.
+    pub choose: &'a mut dyn FnMut(&Logits<'_>, usize) -> Result<u32, model::Error>,
     /// Makes text of a token, if the model can.
     pub output: Option<&'a mut dyn FnMut(u32)>,
 }
@@ -107,7 +107,8 @@ pub(super) fn run<O: Observer, N: Notebook>(
     let wanted = if request.phase == Phase::Prefill { 1 } else { request.output_tokens };
     while tokens.len() < wanted {
         let fed = [tokens[tokens.len() - 1]];
-        tokens.push(token(engine, &mut cache, (&fed, Keep::Last), DECODE_STEP, main, observer, notes)?);
+        let keep = if tokens.len() + 1 < wanted { Keep::Next } else { Keep::Last };
+        tokens.push(token(engine, &mut cache, (&fed, keep), DECODE_STEP, main, observer, notes)?);
     }
     let decoded = Mark::now();
     if wanted > 1 {
@@ -193,7 +194,7 @@ fn token<O: Observer, N: Notebook>(
         let logits = step.commit();
         if ends {
             let at = notes.now();
-            let token = (main.choose)(&logits, logits.rows() - 1);
+            let token = (main.choose)(&logits, logits.rows() - 1)?;
             notes.note(SAMPLE, at);
             chosen = Some(token);
             if let Some(output) = &mut main.output {

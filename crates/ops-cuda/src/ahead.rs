@@ -1,0 +1,137 @@
+//! The step that is put into the stream before it is asked for: which one it is, and whether what is asked then is it.
+//! Not here: putting it there and waiting for it (`gpu.rs`), and where its result goes (`running.rs`).
+
+use crate::graphs::Key;
+use crate::step;
+use ops::recording::Launch;
+use ops::{Sequence, Step};
+use std::sync::Arc;
+
+/// What a run is of, but for the step's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct What {
+    /// Where its program's result lies: no two programs share that.
+    pub(crate) output: u64,
+    pub(crate) key: Key,
+}
+
+/// A run that is in the stream.
+pub(crate) struct Put {
+    pub(crate) launches: Arc<Vec<Launch>>,
+    /// Whether it is replayed as one graph.
+    pub(crate) graph: bool,
+    /// Whether it was there before it was asked for.
+    pub(crate) ahead: bool,
+}
+
+/// The step that nobody has asked for yet.
+#[derive(Default)]
+pub(crate) struct Ahead {
+    put: Option<(What, Put)>,
+    /// The step's data as the host would write it; the token is known when the step before has ended.
+    expected: Vec<u8>,
+}
+
+impl Ahead {
+    /// Notes what was put behind the step whose data is `block`.
+    pub(crate) fn put(&mut self, block: &[u8], what: What, put: Put) {
+        self.expected.clear();
+        self.expected.extend_from_slice(block);
+        step::advance(&mut self.expected);
+        self.put = Some((what, put));
+    }
+
+    /// What was put, if a run of `what` with the data `block` is that, where the step before ended with `token`.
+    pub(crate) fn claim(&mut self, what: &What, block: &[u8], token: u32) -> Option<Put> {
+        if self.put.as_ref().is_none_or(|(known, _)| known != what) {
+            return None;
+        }
+        step::set_token(&mut self.expected, token);
+        if self.expected == block { self.put.take().map(|(_, put)| put) } else { None }
+    }
+
+    /// Forgets it; whether there was any.
+    pub(crate) fn give_up(&mut self) -> bool {
+        self.put.take().is_some()
+    }
+}
+
+/// The step after `step` as far as launches depend on it, if that is certain but for its token: a single row whose cache has room for one more.
+/// The token in it is the one of `step`.
+pub(crate) fn after<'a>(step: &Step<'a>) -> Option<Sequence<'a>> {
+    let [only] = step.sequences else { return None };
+    let room = |cache: &ops::LayerCache| cache.previous.is_none() && only.offset + 1 < cache.capacity;
+    let certain = step.tokens.len() == 1 && only.rows == 1 && !only.caches.is_empty() && only.caches.iter().all(room);
+    certain.then_some(Sequence { offset: only.offset + 1, ..*only })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use ops::{LayerCache, PreviousCache};
+
+    const CAPACITY: usize = 300;
+
+    fn cache(at: usize) -> LayerCache {
+        LayerCache { keys: at as *mut u8, values: (at + 1) as *mut u8, capacity: CAPACITY, previous: None }
+    }
+
+    fn what(output: u64, range: u32) -> What {
+        What { output, key: Key { calls: 7, sequences: 1, longest: 1, step_bytes: 176, range, fed: true } }
+    }
+
+    /// The data of a step of `token` at `offset`, whose result goes to slot `turn`.
+    fn block(token: u32, offset: usize, at: usize, turn: u32) -> Vec<u8> {
+        let caches = [cache(at), cache(at + 64)];
+        let sequences = [Sequence { first_row: 0, rows: 1, offset, caches: &caches }];
+        let mut block = vec![0; 4096];
+        let end = step::write(&Step { tokens: &[token], sequences: &sequences }, turn, &mut block, 1 << 32).unwrap();
+        block.truncate(end);
+        block
+    }
+
+    fn put() -> Put {
+        Put { launches: Arc::default(), graph: true, ahead: true }
+    }
+
+    #[test]
+    fn only_the_largest_column_at_the_next_position_of_the_same_caches_is_what_was_put() {
+        let mut ahead = Ahead::default();
+        let mut claims = |what: What, asked: &[u8]| {
+            ahead.put(&block(11, 254, 256, 0), self::what(1, 0), put());
+            ahead.claim(&what, asked, 42).is_some()
+        };
+        assert!(claims(what(1, 0), &block(42, 255, 256, 1)));
+        assert!(!claims(what(1, 0), &block(43, 255, 256, 1)), "another token");
+        assert!(!claims(what(1, 0), &block(42, 254, 256, 1)), "the same position");
+        assert!(!claims(what(1, 0), &block(42, 256, 256, 1)), "one position further");
+        assert!(!claims(what(1, 0), &block(42, 255, 512, 1)), "another cache");
+        assert!(!claims(what(1, 0), &block(42, 255, 256, 0)), "the slot of the step before");
+        assert!(!claims(what(2, 0), &block(42, 255, 256, 1)), "another program");
+        assert!(!claims(what(1, 1), &block(42, 255, 256, 1)), "another range of positions");
+        assert!(ahead.give_up() && !ahead.give_up());
+        assert!(ahead.claim(&what(1, 0), &block(42, 255, 256, 1), 42).is_none(), "it was given up");
+    }
+
+    #[test]
+    fn the_step_after_is_certain_for_one_row_with_room() {
+        let caches = [cache(16), cache(32)];
+        let growing = [LayerCache {
+            previous: Some(PreviousCache { keys: 1 as *const u8, values: 2 as *const u8, capacity: 4 }),
+            ..cache(16)
+        }];
+        let of = |tokens: &[u32], sequences: &[Sequence<'_>]| {
+            after(&Step { tokens, sequences }).map(|sequence| (sequence.offset, sequence.caches.len()))
+        };
+        let one = |offset, caches| Sequence { first_row: 0, rows: 1, offset, caches };
+        assert_eq!(of(&[5], &[one(255, &caches)]), Some((256, 2)));
+        assert_eq!(of(&[5], &[one(CAPACITY - 2, &caches)]), Some((CAPACITY - 1, 2)), "the last position");
+        assert_eq!(of(&[5], &[one(CAPACITY - 1, &caches)]), None, "no room");
+        assert_eq!(of(&[5], &[one(7, &[])]), None, "no cache");
+        assert_eq!(of(&[5], &[one(7, &growing)]), None, "a cache that is allocated anew for each step");
+        assert_eq!(of(&[5, 6], &[Sequence { rows: 2, ..one(7, &caches) }]), None, "two rows");
+        assert_eq!(of(&[5, 6], &[one(7, &caches), Sequence { first_row: 1, ..one(7, &caches) }]), None, "two requests");
+    }
+}
