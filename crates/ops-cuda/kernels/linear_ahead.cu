@@ -28,12 +28,6 @@ DEVICE void mma_codes(int (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-DEVICE u32 largest_of_warp(u32 x) {
-    u32 all;
-    asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(all) : "r"(x));
-    return all;
-}
-
 DEVICE int sum_of_warp(int x) {
     int all;
     asm volatile("redux.sync.add.s32 %0, %1, 0xffffffff;" : "=r"(all) : "r"(x));
@@ -83,11 +77,12 @@ template <int GROUPS> DEVICE void cut_pieces(const float (&x)[4], u32* to) {
 #define PLAIN 0
 #define NORMED 1
 #define GATED 2
+#define HEAD 3
 
 // Teams of warps share the block's row tiles. A team's warps share the units of 128 columns, UNITS each at a time, and go through the
 // team's tiles with them: a warp reads its part of x once. GROUP columns share a scale. NORMED: x is normalised, and all of it is one
 // round. GATED: so, and a block has tiles of the first part, then as many of the second. PLAIN: the blocks of a cluster share the columns;
-// its first block adds what they found.
+// its first block adds what they found. HEAD: NORMED, and the largest output is found.
 template <int GROUP, int UNITS, int KIND> DEVICE void codes_ahead(const MatvecArguments& p) {
     constexpr u32 GROUPS = 128 / GROUP;
     // Weights (parts, tiles, [codes | scales]), sums (parts * tiles * 16, warps), what other blocks found, pieces of x of every warp.
@@ -228,9 +223,10 @@ template <int GROUP, int UNITS, int KIND> DEVICE void codes_ahead(const MatvecAr
         if (lane == 0 && team == 0) squares[member] = square;
     }
     __syncthreads();
-    if (KIND != PLAIN && !writes) return;
+    // Whole warps look for the largest.
+    if (KIND == HEAD ? warp * WARP >= tiles * 16 : KIND != PLAIN && !writes) return;
     float sum = 0.0f, up = 0.0f, whole = 0.0f;
-    if (KIND != PLAIN || writes) {
+    if ((KIND != PLAIN && KIND != HEAD) || writes) {
 #pragma unroll 2
         for (u32 four = 0; four < wide; four += 4) {
             sum += sum_of_four(sums + threadIdx.x * wide + four);
@@ -256,7 +252,9 @@ template <int GROUP, int UNITS, int KIND> DEVICE void codes_ahead(const MatvecAr
         sum *= scale;
         up *= scale;
     }
-    y[output] = narrow(KIND == GATED ? gated(sum, up) : sum + added);
+    const u16 bits = narrow(KIND == GATED ? gated(sum, up) : sum + added);
+    if (KIND != HEAD || writes) y[output] = bits;
+    if (KIND == HEAD) say_largest(p.best, 0, writes, bits, output);
 }
 
 // The most warps of which two blocks' registers fit a processor.
@@ -270,11 +268,13 @@ AHEAD_KERNEL(gated_ahead_g128_u1, 128, 1, GATED, 20)
 AHEAD_KERNEL(ahead_g128_u2, 128, 2, PLAIN, 16)
 AHEAD_KERNEL(norm_ahead_g128_u2, 128, 2, NORMED, 16)
 AHEAD_KERNEL(gated_ahead_g128_u2, 128, 2, GATED, 16)
+AHEAD_KERNEL(head_ahead_g128_u2, 128, 2, HEAD, 16)
 AHEAD_KERNEL(ahead_g64_u1, 64, 1, PLAIN, 20)
 AHEAD_KERNEL(norm_ahead_g64_u1, 64, 1, NORMED, 20)
 AHEAD_KERNEL(gated_ahead_g64_u1, 64, 1, GATED, 20)
 AHEAD_KERNEL(ahead_g64_u2, 64, 2, PLAIN, 16)
 AHEAD_KERNEL(norm_ahead_g64_u2, 64, 2, NORMED, 16)
 AHEAD_KERNEL(gated_ahead_g64_u2, 64, 2, GATED, 16)
+AHEAD_KERNEL(head_ahead_g64_u2, 64, 2, HEAD, 16)
 
 #endif

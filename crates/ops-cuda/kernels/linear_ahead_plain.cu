@@ -8,12 +8,13 @@
 #define PLAIN 0
 #define NORMED 1
 #define GATED 2
+#define HEAD 3
 // Lines that a warp takes together: they share what it holds of x, and arrive as one copy.
 #define BATCH 4
 
 // Warps share the columns, DEPTH times eight for a lane at a time, and go through the block's lines (rows of the weights) with them.
 // If there is a norm, x is normalised, and all of it is one round. Gated: lines of the first part, then as many of the second. The blocks
-// of a cluster share the columns; its first block adds what they found.
+// of a cluster share the columns; its first block adds what they found. HEAD: NORMED, and the largest output is found.
 template <int DEPTH, int KIND> DEVICE void plain_ahead(const MatvecArguments& p) {
     // Weights (parts, lines, cols), sums (parts * lines, warps), what other blocks found.
     extern __shared__ __align__(128) u8 room[];
@@ -77,6 +78,8 @@ template <int DEPTH, int KIND> DEVICE void plain_ahead(const MatvecArguments& p)
     if (KIND == PLAIN && sharers > 1) cluster_wait();
     wait_for_inputs();
     float square = 0.0f;
+    // There are many blocks, and the first have said theirs when the others begin.
+    const u64 seen = KIND == HEAD && threadIdx.x == 0 ? *(volatile u64*)p.best : 0;
     const u32 round = DEPTH * warps * WARP * 8;
 #pragma unroll 1
     for (u32 begin = 0; begin < cols; begin += round) {
@@ -166,13 +169,16 @@ template <int DEPTH, int KIND> DEVICE void plain_ahead(const MatvecArguments& p)
             for (u32 other = 1; other < sharers; ++other) sum += found[(other - 1) * p.together + threadIdx.x];
         }
     }
-    if (!writes) return;
+    // A whole warp looks for the largest: a head's block has no more lines than that.
+    if (KIND == HEAD ? warp > 0 : !writes) return;
     if (KIND != PLAIN) {
         const float scale = rsqrtf(whole * per_col + epsilon);
         sum *= scale;
         up *= scale;
     }
-    y[output] = narrow(KIND == GATED ? gated(sum, up) : sum + added);
+    const u16 bits = narrow(KIND == GATED ? gated(sum, up) : sum + added);
+    if (KIND != HEAD || writes) y[output] = bits;
+    if (KIND == HEAD) say_largest(p.best, seen, writes, bits, output);
 }
 
 // The most warps, whose registers fit a processor.
@@ -185,5 +191,6 @@ AHEAD_KERNEL(ahead_plain_d2, 2, PLAIN, 20)
 AHEAD_KERNEL(ahead_plain_d4, 4, PLAIN, 12)
 AHEAD_KERNEL(norm_ahead_plain_d2, 2, NORMED, 20)
 AHEAD_KERNEL(gated_ahead_plain_d2, 2, GATED, 20)
+AHEAD_KERNEL(head_ahead_plain_d2, 2, HEAD, 20)
 
 #endif

@@ -20,6 +20,7 @@ struct MatvecArguments {
     u32 sharers;   // weights copied ahead: blocks of a cluster, which share the columns
     u32 first[4];  // the first cluster of each part; a gated product has both parts in every block
     MatvecPart part[MOST_PARTS];
+    u64* best;     // a head that finds the largest of its outputs: the largest key so far, zero before
 };
 
 DEVICE u32 part_of(const MatvecArguments& p, u32 block) {
@@ -35,6 +36,25 @@ DEVICE void put(const MatvecPart& part, u32 row, u32 output, float sum) {
     if (part.residual) sum += widen(part.residual[at]);
     part.y[at] = narrow(sum);
 }
+
+#if __CUDA_ARCH__ >= 900
+
+DEVICE u32 largest_of_warp(u32 x) {
+    u32 all;
+    asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(all) : "r"(x));
+    return all;
+}
+
+// By a whole warp: its largest output becomes `best` if that is less. `seen` is a value that `best` had: most blocks see that they need
+// not say theirs. Keys order as in `argmax` (`place.cu`).
+DEVICE void say_largest(u64* best, u64 seen, bool has, u16 bits, u32 col) {
+    const u32 order = !has ? 0 : bits & 0x8000 ? (u16)~bits : bits | 0x8000u, largest = largest_of_warp(order);
+    const u32 column = largest_of_warp(has && order == largest ? ~col : 0);
+    const u64 key = (u64)largest << 32 | column;
+    if (threadIdx.x % WARP == 0 && key > seen) atomicMax(best, key);
+}
+
+#endif
 
 // Of values in shared memory.
 DEVICE float sum_of_four(const float* at) {

@@ -203,13 +203,18 @@ impl Gpu {
     fn put(&self, running: &Running, run: &Run<'_>, turn: u32) -> io::Result<Put> {
         let Run { bound, step, wants, whole, key } = *run;
         let queue = &running.queue;
+        let graphs = bound.kept(|| Graphs::new(&self.driver));
+        let one_row = step.tokens.len() == 1 && step.sequences.len() == 1;
         let launch_all = || {
             queue.serve(None);
             if !key.fed {
-                running.step_in(key.step_bytes);
+                running.step_in(key.step_bytes, one_row);
             }
-            let mut order = false;
-            for (index, call) in bound.calls().iter().enumerate() {
+            // What the step before has begun of this one.
+            let begun = if key.fed && graphs.begins_next() { operators::next_step::calls(bound).len() } else { 0 };
+            let last = bound.calls().len() - 1;
+            let (mut order, mut wanted) = (false, false);
+            for (index, call) in bound.calls().iter().enumerate().skip(begun) {
                 order |= call.barrier_before;
                 if wants(call) {
                     if order {
@@ -217,17 +222,28 @@ impl Gpu {
                         order = false;
                     }
                     queue.serve(Some(index));
+                    if whole && one_row && index == last {
+                        // Nothing else that lies where logits will be is taken for them.
+                        queue.flush();
+                        wanted = running.want_largest(&bound.output());
+                    }
                     bound.enqueue(index, step, queue);
                 }
             }
             // What was held back serves the calls that it is of.
             queue.serve(None);
-            if whole {
-                running.argmax(&bound.output(), step.tokens.len() == 1 && step.sequences.len() == 1);
+            queue.flush();
+            if wanted && !queue.largest_is_missing() {
+                graphs.set_begins_next();
+                for index in 0..operators::next_step::calls(bound).len() {
+                    bound.enqueue(index, step, queue);
+                }
+                running.close();
+            } else if whole {
+                running.argmax(&bound.output(), one_row);
             }
             queue.finish()
         };
-        let graphs = bound.kept(|| Graphs::new(&self.driver));
         let (launches, graph) = match graphs.next(key) {
             Next::Launch => {
                 launch_all()?;

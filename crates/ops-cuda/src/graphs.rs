@@ -6,6 +6,7 @@
 
 use crate::driver::{Driver, GraphExec};
 use ops::recording::Launch;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Graphs kept per program: the whole step, and what a replay of groups or operators picks.
@@ -14,6 +15,8 @@ const KEPT: usize = 64;
 pub(crate) struct Graphs {
     driver: Arc<Driver>,
     known: Mutex<Vec<Entry>>,
+    /// Whether a whole step ends with what begins the next one.
+    begins_next: AtomicBool,
 }
 
 struct Entry {
@@ -57,7 +60,16 @@ pub(crate) enum Next {
 
 impl Graphs {
     pub(crate) fn new(driver: &Arc<Driver>) -> Graphs {
-        Graphs { driver: Arc::clone(driver), known: Mutex::default() }
+        Graphs { driver: Arc::clone(driver), known: Mutex::default(), begins_next: AtomicBool::new(false) }
+    }
+
+    /// Whether the last kernel of a whole step embeds the next token: known when one was put.
+    pub(crate) fn begins_next(&self) -> bool {
+        self.begins_next.load(Relaxed)
+    }
+
+    pub(crate) fn set_begins_next(&self) {
+        self.begins_next.store(true, Relaxed);
     }
 
     pub(crate) fn next(&self, key: Key) -> Next {

@@ -31,6 +31,12 @@ pub(crate) struct DeviceWeight {
     unused: u32,
 }
 
+impl DeviceWeight {
+    /// No weight.
+    pub(crate) const NONE: DeviceWeight =
+        DeviceWeight { start: 0, scales: 0, rows: 0, cols: 0, layout: 0, group: 0, header: 0, unused: 0 };
+}
+
 fn header(format: WeightFormat) -> u32 {
     match format {
         WeightFormat::Affine4 { parameters: ElementType::BF16, .. } => 2,

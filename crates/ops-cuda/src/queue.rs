@@ -1,10 +1,11 @@
 //! What a device's kernels put their work into: launches by name into one stream, each allowed to start before the one before it has
 //! ended (kernels wait for their inputs themselves). Products of one input that follow each other without a barrier become one
-//! launch. Not here: the kernels, and capturing what is put here as a graph (`graphs.rs`).
+//! launch, and so does what begins a step of one row. Not here: the kernels, and capturing what is put here as a graph (`graphs.rs`).
 
 use crate::driver::{Driver, Function, LaunchAttribute, Module, OVERLAP, Stream, TensorMap};
 use crate::operators::linear::matvec::{Arguments, Cut, Part};
 use crate::operators::linear::tiles::Together;
+use crate::operators::next_step::NextStep;
 use ops::recording::Launch;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -14,10 +15,11 @@ use std::sync::Arc;
 /// Grid, block and bytes of dynamic shared memory.
 pub(crate) type Shape = ([u32; 3], [u32; 3], u32);
 
-/// Products that wait for more of their input, and the calls that they serve.
+/// What waits for more that fits in its launch, and the calls that it serves: products of one input, and what begins a step.
 enum Pending {
     Matvec(Cut, Arguments, Vec<u32>),
     Matmul(Together, Vec<u32>),
+    Begin(NextStep, Vec<u32>),
 }
 
 /// One stream of one GPU. Used by one thread at a time.
@@ -34,6 +36,8 @@ pub struct Queue {
     /// Zeroed words that kernels count arrivals in and leave zeroed.
     pub(crate) arrivals: u64,
     pending: RefCell<Option<Pending>>,
+    /// Where logits will be of which the largest is wanted, and where its key goes.
+    largest: Cell<Option<(u64, u64)>>,
     /// Calls that what is put now serves, and what was noted since [`Queue::take_launches`].
     serving: RefCell<Vec<u32>>,
     launches: RefCell<Vec<Launch>>,
@@ -59,6 +63,7 @@ impl Queue {
             step,
             arrivals,
             pending: RefCell::default(),
+            largest: Cell::default(),
             serving: RefCell::default(),
             launches: RefCell::default(),
             notes: Cell::new(false),
@@ -192,6 +197,48 @@ impl Queue {
         *self.pending.borrow_mut() = Some(Pending::Matmul(one, calls));
     }
 
+    /// What begins a step, in one launch with what of it came just before.
+    pub(crate) fn begin(&self, one: NextStep) {
+        if let Some(Pending::Begin(all, calls)) = &mut *self.pending.borrow_mut()
+            && all.join(&one)
+        {
+            calls.extend(self.serving.borrow().iter());
+            return;
+        }
+        self.flush();
+        let calls = self.serving.borrow().clone();
+        *self.pending.borrow_mut() = Some(Pending::Begin(one, calls));
+    }
+
+    /// Ends a step whose largest column is at `best`, in one launch with what was held back of the beginning of the next.
+    pub(crate) fn close(&self, best: u64, result: u64) {
+        let mut pending = self.pending.borrow_mut();
+        let next = match &mut *pending {
+            Some(Pending::Begin(next, _)) => *next,
+            _ => NextStep::new(self.step),
+        };
+        *pending = None;
+        drop(pending);
+        next.close(best, result, self);
+    }
+
+    /// The next launch whose outputs lie at `logits` is to leave the key of the largest at `best`, if it can.
+    pub(crate) fn want_largest(&self, logits: u64, best: u64) {
+        self.largest.set(Some((logits, best)));
+    }
+
+    /// By a launch that can: where the key goes, if it is wanted of the outputs at `y`.
+    pub(crate) fn takes_largest(&self, y: u64) -> Option<u64> {
+        let (_, best) = self.largest.get().filter(|(logits, _)| *logits == y)?;
+        self.largest.set(None);
+        Some(best)
+    }
+
+    /// Whether no launch has taken it since it was wanted, which it is no longer.
+    pub(crate) fn largest_is_missing(&self) -> bool {
+        self.largest.take().is_some()
+    }
+
     /// Launches what was held back.
     pub(crate) fn flush(&self) {
         let pending = self.pending.borrow_mut().take();
@@ -203,6 +250,7 @@ impl Queue {
         match pending {
             Some(Pending::Matvec(cut, arguments, calls)) => serve(calls, &|| arguments.launch(self, &cut)),
             Some(Pending::Matmul(together, calls)) => serve(calls, &|| together.launch(self)),
+            Some(Pending::Begin(step, calls)) => serve(calls, &|| step.open(self)),
             None => {}
         }
     }

@@ -7,6 +7,7 @@ use crate::ahead::{Ahead, Put, What};
 use crate::cupti::ClockPair;
 use crate::driver::Event;
 use crate::memory::Memory;
+use crate::operators::next_step::NextStep;
 use crate::queue::Queue;
 use crate::recorder::{Clocks, Noted};
 use crate::step;
@@ -167,10 +168,28 @@ impl Running {
         self.ahead.put(block, what, put);
     }
 
-    pub(crate) fn step_in(&self, bytes: usize) {
+    /// Puts the copy of the step's data at the beginning of a run; that of one row is joined by what else begins it.
+    pub(crate) fn step_in(&self, bytes: usize, one_row: bool) {
         let words = bytes.div_ceil(4) as u32;
+        if one_row {
+            return self.queue.begin(NextStep::new(self.step_there).fed(self.host_there, words));
+        }
         let arguments = StepIn { from: self.host_there, to: self.step_there, words, unused: 0 };
         self.queue.launch("place.cu", "step_in", ([words.div_ceil(256), 1, 1], [256, 1, 1], 0), &arguments);
+    }
+
+    /// What makes the logits of a step of one row is to find the largest, if it can; false if that is out of the question.
+    pub(crate) fn want_largest(&self, output: &Matrix<'_>) -> bool {
+        let one = output.dtype == DType::BF16 && output.rows == 1;
+        if one {
+            self.queue.want_largest(output.as_ptr() as u64, self.best);
+        }
+        one
+    }
+
+    /// Puts the end of a whole step of one row whose logits' largest was found, with what was held back of the next one's beginning.
+    pub(crate) fn close(&self) {
+        self.queue.close(self.best, self.host_there + step::ROOM as u64);
     }
 
     /// Puts the search of every row's largest column at the end of a whole step, which goes to the step's slot. A step of one row becomes

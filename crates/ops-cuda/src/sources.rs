@@ -23,6 +23,7 @@ sources! {
     "ceilings.cu",
     "embed.cu",
     "rope_table.cu",
+    "next_step.cu",
     "elementwise.cu",
     "norm.cu",
     "rope.cu",
@@ -53,6 +54,7 @@ impl Source {
             "linear_matvec.cu" | "linear_plain.cu" | "linear_ahead.cu" | "linear_ahead_plain.cu" => {
                 (("matvec.cuh", include_str!("../kernels/matvec.cuh")), NOTHING)
             }
+            "rope_table.cu" | "next_step.cu" => (("angle.cuh", include_str!("../kernels/angle.cuh")), NOTHING),
             _ => (NOTHING, NOTHING),
         };
         let parts = [("prelude.cuh", PRELUDE), shared, more, (self.name, self.body)];
@@ -70,6 +72,7 @@ pub fn files() -> impl Iterator<Item = (&'static str, &'static str)> {
         ("attention.cuh", include_str!("../kernels/attention.cuh")),
         ("attention_split.cuh", include_str!("../kernels/attention_split.cuh")),
         ("matvec.cuh", include_str!("../kernels/matvec.cuh")),
+        ("angle.cuh", include_str!("../kernels/angle.cuh")),
     ];
     shared.into_iter().chain(ALL.iter().map(|source| (source.name, source.body)))
 }

@@ -51,7 +51,8 @@ impl MemoryPlan {
     }
 }
 
-/// First and last call (inclusive) that touches each buffer; the result lives to the end.
+/// First and last call (inclusive) that touches each buffer; the result lives to the end, and so does what of the next step may be made
+/// before that is read ([`Program::openings`]).
 fn lifetimes(program: &Program) -> Vec<(usize, usize)> {
     let mut lifetimes = vec![(usize::MAX, 0); program.buffers.len()];
     for (index, call) in program.calls.iter().enumerate() {
@@ -62,5 +63,8 @@ fn lifetimes(program: &Program) -> Vec<(usize, usize)> {
         }
     }
     lifetimes[program.output.buffer.index()].1 = program.calls.len();
+    for view in program.openings().iter().flat_map(|call| &call.outputs) {
+        lifetimes[view.buffer.index()].1 = program.calls.len();
+    }
     lifetimes
 }

@@ -1,6 +1,6 @@
 //! A step as data: a flat list of calls over named buffers and weights. Lowering builds one; nothing here executes.
 
-use crate::operator::{CallShape, Group, Operator, ViewShape, WeightShape};
+use crate::operator::{CacheUse, CallShape, Group, Operator, ViewShape, WeightShape};
 use crate::step::SequenceShape;
 use crate::weight::WeightFormat;
 use crate::{CachePolicy, DType};
@@ -112,6 +112,16 @@ impl Program {
 
     pub fn weight(&self, id: WeightId) -> &WeightSpec {
         &self.weights[id.index()]
+    }
+
+    /// The first calls that read nothing but weights, and the token and position of a single row: a device may make them of the next step
+    /// as soon as it has its token. What they write shares its place with nothing.
+    pub fn openings(&self) -> &[Call] {
+        let opens = |call: &&Call| {
+            let one_row = call.outputs.iter().all(|view| view.rows == 1 && self.buffer(view.buffer).rows == 1);
+            one_row && call.inputs.is_empty() && call.operator.touches_cache(&call.attributes) == CacheUse::None
+        };
+        &self.calls[..self.calls.iter().take_while(opens).count()]
     }
 
     pub fn view_shape(&self, view: View) -> ViewShape {

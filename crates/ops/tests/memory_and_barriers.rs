@@ -80,6 +80,31 @@ proptest! {
     }
 }
 
+#[test]
+fn what_may_be_made_of_the_next_step_shares_its_place_with_nothing() {
+    for rows in [1, 2] {
+        let mut b = builder();
+        let [token, angles, between, result] =
+            [64, 32, 64, 640].map(|width| b.buffer("buffer", rows, width, DType::BF16));
+        let mut call =
+            |inputs: &[View], outputs: &[View]| b.call(&NOTHING, "c", inputs, &[], outputs, Attributes::default());
+        call(&[], &[token]);
+        call(&[], &[angles]);
+        call(&[token, angles], &[between]);
+        call(&[between], &[result]);
+        let program = b.finish(result);
+        let plan = MemoryPlan::new(&program);
+        let meet = |one: View, other: View| {
+            let (one, other) = (bytes(&program, &plan, one), bytes(&program, &plan, other));
+            one.start < other.end && other.start < one.end
+        };
+        assert_eq!(program.openings().len(), if rows == 1 { 2 } else { 0 });
+        // The result is made when both have been read, and would lie there otherwise.
+        assert_eq!(meet(token, result) || meet(angles, result), rows == 2);
+        assert!(!meet(token, between) && !meet(angles, between) && !meet(token, angles));
+    }
+}
+
 fn barriers(program: Program) -> Vec<bool> {
     bound(program, 2).calls().iter().map(|call| call.barrier_before).collect()
 }

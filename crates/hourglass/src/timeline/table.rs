@@ -116,8 +116,8 @@ fn device(text: &mut String, record: &TimelineRecord) {
     *text += &paragraph("GPU: ", &words, "  ");
     let words = match &found.pauses {
         Known::Is(pauses) => format!(
-            "{} of a step, whose median is {}: of a request without the profiler, which makes steps longer; {:.1} µs \
-             of it between the kernels of a graph",
+            "{} of a step, whose median is {}: of a request without the profiler, which makes steps longer and lets none \
+             begin ahead; {:.1} µs of it between the kernels of a graph",
             show(&pauses.idle_share, percent),
             show(&pauses.step, |seconds| format!("{:.3} ms", seconds * 1e3)),
             found.gaps_in_graph_ns as f64 / 1e3

@@ -1,5 +1,6 @@
-//! embed on the device. Not here: its arithmetic (`kernels/embed.cu`).
+//! embed on the device. A single row's joins what else begins a step. Not here: its arithmetic (`kernels/embed.cu`).
 
+use super::next_step::NextStep;
 use super::{ONE_ROUNDING, ONE_ROUNDING_REASON, is_f32};
 use crate::layout::{DeviceWeight, describe};
 use crate::queue::Queue;
@@ -24,6 +25,9 @@ fn rows(i: &Invocation<'_>) {
     let queue: &Queue = i.queue();
     let ((start, shape), y) = (i.weight_at(0), i.output(0));
     let table = describe(start as u64, &shape, false);
+    if y.rows == 1 {
+        return queue.begin(NextStep::embedding(queue.step, table, y.as_ptr() as u64, is_f32(y.dtype)));
+    }
     let arguments = Arguments { step: queue.step, table, y: y.as_ptr() as u64, f32: is_f32(y.dtype), unused: 0 };
     queue.launch("embed.cu", "embed_rows", ([y.rows as u32, 1, 1], [256, 1, 1], 0), &arguments);
 }

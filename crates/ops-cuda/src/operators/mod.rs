@@ -6,6 +6,7 @@ mod cache;
 mod elementwise;
 mod embed;
 pub(crate) mod linear;
+pub(crate) mod next_step;
 mod norm;
 mod rope;
 mod rope_table;

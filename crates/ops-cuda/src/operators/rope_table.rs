@@ -1,5 +1,6 @@
-//! rope_table on the device. Not here: its arithmetic (`kernels/rope_table.cu`).
+//! rope_table on the device. A single row's joins what else begins a step. Not here: its arithmetic (`kernels/rope_table.cu`).
 
+use super::next_step::NextStep;
 use crate::queue::Queue;
 use ops::{Invocation, Kernel, kernel};
 
@@ -21,6 +22,10 @@ pub(crate) static ROWS: Kernel = kernel! {
 fn rows(i: &Invocation<'_>) {
     let queue: &Queue = i.queue();
     let ((start, shape), table) = (i.weight_at(0), i.output(0));
+    if table.rows == 1 {
+        let (frequencies, angles) = (start as u64, table.as_ptr() as u64);
+        return queue.begin(NextStep::angles(queue.step, frequencies, angles, shape.cols as u32));
+    }
     let arguments = Arguments {
         step: queue.step,
         frequencies: start as u64,

@@ -33,6 +33,7 @@ pub(crate) struct Arguments {
     sharers: u32,
     first: [u32; 4],
     part: [Part; PARTS],
+    best: u64,
 }
 
 /// What a kernel does around the product.
@@ -76,6 +77,7 @@ impl Arguments {
             sharers: 1,
             first: [0; 4],
             part: [part; PARTS],
+            best: 0,
         }
     }
 
@@ -94,9 +96,22 @@ impl Arguments {
     pub(crate) fn launch(&self, queue: &Queue, cut: &Cut) {
         let Cut { split, together, sharers, .. } = *cut;
         let blocks = self.first[self.parts as usize] * sharers;
-        let arguments = Arguments { split, together, sharers, ..*self };
+        let alone = (self.parts == 1).then(|| finds_largest(cut.kernel)).flatten();
+        let found = alone.and_then(|kernel| Some((kernel, queue.takes_largest(self.part[0].y)?)));
+        let (kernel, best) = found.unwrap_or((cut.kernel, 0));
+        let arguments = Arguments { split, together, sharers, best, ..*self };
         let shape = ([blocks, 1, 1], [cut.warps * 32, 1, 1], cut.shared_bytes);
-        queue.put_clusters(cut.file, cut.kernel, shape, [sharers, 1, 1], &arguments);
+        queue.put_clusters(cut.file, kernel, shape, [sharers, 1, 1], &arguments);
+    }
+}
+
+/// The kernel that does what `kernel` does and finds the largest output, if there is one.
+fn finds_largest(kernel: &str) -> Option<&'static str> {
+    match kernel {
+        "norm_ahead_g128_u2" => Some("head_ahead_g128_u2"),
+        "norm_ahead_g64_u2" => Some("head_ahead_g64_u2"),
+        "norm_ahead_plain_d2" => Some("head_ahead_plain_d2"),
+        _ => None,
     }
 }
 
@@ -307,6 +322,7 @@ mod tests {
             sharers: 1,
             first: [0; 4],
             part: [part; PARTS],
+            best: 0,
         };
         let (cut, mut all) = (plain(1, &shape, Around::Nothing), of(4096));
         for _ in 0..PARTS {
