@@ -96,8 +96,9 @@ impl Arguments {
     pub(crate) fn launch(&self, queue: &Queue, cut: &Cut) {
         let Cut { split, together, sharers, .. } = *cut;
         let blocks = self.first[self.parts as usize] * sharers;
+        let threads = u64::from(blocks) * u64::from(cut.warps) * 32;
         let alone = (self.parts == 1).then(|| finds_largest(cut.kernel)).flatten();
-        let found = alone.and_then(|kernel| Some((kernel, queue.takes_largest(self.part[0].y)?)));
+        let found = alone.and_then(|kernel| Some((kernel, queue.takes_largest(self.part[0].y, threads)?)));
         let (kernel, best) = found.unwrap_or((cut.kernel, 0));
         let arguments = Arguments { split, together, sharers, best, ..*self };
         let shape = ([blocks, 1, 1], [cut.warps * 32, 1, 1], cut.shared_bytes);
