@@ -16,7 +16,7 @@ struct MatvecArguments {
     float epsilon;
     u32 split;     // plain weights: warps that share an output; codes copied ahead: teams of warps
     u32 together;  // weights copied ahead: row tiles, or outputs, of a block (gated: of each part)
-    u32 unused;
+    float per_col;  // 1 / cols
     u32 sharers;   // weights copied ahead: blocks of a cluster, which share the columns
     u32 first[4];  // the first cluster of each part; a gated product has both parts in every block
     MatvecPart part[MOST_PARTS];

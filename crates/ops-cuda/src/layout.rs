@@ -37,9 +37,19 @@ impl DeviceWeight {
         DeviceWeight { start: 0, scales: 0, rows: 0, cols: 0, layout: 0, group: 0, header: 0, unused: 0 };
 }
 
+impl DeviceWeight {
+    /// Whether it is codes whose scales are bfloat16.
+    pub(crate) fn has_bf16_scales(&self) -> bool {
+        self.layout == FRAGMENTS && self.header == BF16_HEADER
+    }
+}
+
+/// Twin of `HEADER_BF16`.
+const BF16_HEADER: u32 = 2;
+
 fn header(format: WeightFormat) -> u32 {
     match format {
-        WeightFormat::Affine4 { parameters: ElementType::BF16, .. } => 2,
+        WeightFormat::Affine4 { parameters: ElementType::BF16, .. } => BF16_HEADER,
         WeightFormat::Affine4 { parameters: ElementType::F16, .. } => 1,
         _ => 0,
     }

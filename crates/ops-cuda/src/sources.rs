@@ -46,14 +46,14 @@ impl Source {
     /// What is compiled: the prelude, what files of its kind share, and the file, whose lines keep their numbers.
     pub fn text(&self) -> String {
         let attention = ("attention.cuh", include_str!("../kernels/attention.cuh"));
+        let matvec = ("matvec.cuh", include_str!("../kernels/matvec.cuh"));
         let (shared, more) = match self.name {
             "attention_decode.cu" | "attention_decode_wide.cu" => {
                 (attention, ("attention_split.cuh", include_str!("../kernels/attention_split.cuh")))
             }
             name if name.starts_with("attention_") => (attention, NOTHING),
-            "linear_matvec.cu" | "linear_plain.cu" | "linear_ahead.cu" | "linear_ahead_plain.cu" => {
-                (("matvec.cuh", include_str!("../kernels/matvec.cuh")), NOTHING)
-            }
+            "linear_ahead.cu" => (matvec, ("codes.cuh", include_str!("../kernels/codes.cuh"))),
+            "linear_matvec.cu" | "linear_plain.cu" | "linear_ahead_plain.cu" => (matvec, NOTHING),
             "rope_table.cu" | "next_step.cu" => (("angle.cuh", include_str!("../kernels/angle.cuh")), NOTHING),
             _ => (NOTHING, NOTHING),
         };
@@ -72,6 +72,7 @@ pub fn files() -> impl Iterator<Item = (&'static str, &'static str)> {
         ("attention.cuh", include_str!("../kernels/attention.cuh")),
         ("attention_split.cuh", include_str!("../kernels/attention_split.cuh")),
         ("matvec.cuh", include_str!("../kernels/matvec.cuh")),
+        ("codes.cuh", include_str!("../kernels/codes.cuh")),
         ("angle.cuh", include_str!("../kernels/angle.cuh")),
     ];
     shared.into_iter().chain(ALL.iter().map(|source| (source.name, source.body)))

@@ -44,6 +44,24 @@ fn cut(_rows: usize, shape: &WeightShape, around: Around) -> Cut {
     find_cut(shape, around).expect("`take` has looked")
 }
 
+/// The kernel that does what `kernel` does, compiled for rows of so many columns and this cut, if there is one: it takes whole tiles of
+/// codes with bfloat16 scales.
+pub(super) fn known(kernel: &str, cols: u32, cut: &Cut) -> Option<&'static str> {
+    let of_team = cut.warps / cut.split.max(1);
+    match (kernel, cols / 128, (of_team, cut.together, cut.split, cut.sharers)) {
+        ("norm_ahead_g128_u1", 8, (8, 1, 1, 1)) => Some("norm_ahead_8"),
+        ("ahead_g128_u2", 16, (4, 1, 1, 2)) => Some("ahead_16"),
+        ("gated_ahead_g128_u1", 8, (8, 2, 2, 1)) => Some("gated_ahead_8"),
+        ("ahead_g128_u2", 24, (12, 1, 1, 1)) => Some("ahead_24"),
+        ("head_ahead_g128_u2", 8, (4, 2, 1, 1)) => Some("head_ahead_8"),
+        ("norm_ahead_g128_u2", 20, (10, 1, 1, 1)) => Some("norm_ahead_20"),
+        ("ahead_g128_u2", 32, (16, 2, 1, 1)) => Some("ahead_32"),
+        ("gated_ahead_g128_u1", 20, (20, 2, 1, 1)) => Some("gated_ahead_20"),
+        ("head_ahead_g128_u2", 20, (10, 4, 1, 1)) => Some("head_ahead_20"),
+        _ => None,
+    }
+}
+
 fn find_cut(shape: &WeightShape, around: Around) -> Option<Cut> {
     match shape.format {
         WeightFormat::Affine4 { group, .. } => codes(shape, group, around),
@@ -118,7 +136,7 @@ fn codes(shape: &WeightShape, group: usize, around: Around) -> Option<Cut> {
         tiles * share * (1024 + 128 / group * 64)
             + tiles * 16 * wide(warps) * 4
             + (sharers - 1) * together * 64
-            + teams * warps * at_once * 832
+            + teams * warps * at_once * 768
     };
     let together = (1..=together).rev().find(|together| bytes(*together) <= MOST_BYTES)?;
     Some(Cut {

@@ -1,7 +1,7 @@
 //! Products of one to eight rows: how a launch is cut, and several products of one input in one launch. Not here: their arithmetic
 //! (`kernels/linear_matvec.cu` for 4-bit codes, `linear_plain.cu` for bfloat16).
 
-use super::bias;
+use super::{ahead, bias};
 use crate::layout::{DeviceWeight, FRAGMENTS, describe, layout};
 use crate::queue::Queue;
 use ops::{Invocation, WeightFormat, WeightShape};
@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     epsilon: f32,
     split: u32,
     together: u32,
-    unused: u32,
+    per_col: f32,
     sharers: u32,
     first: [u32; 4],
     part: [Part; PARTS],
@@ -73,7 +73,7 @@ impl Arguments {
             epsilon: i.attributes().epsilon,
             split: 1,
             together: 0,
-            unused: 0,
+            per_col: 1.0 / x.width as f32,
             sharers: 1,
             first: [0; 4],
             part: [part; PARTS],
@@ -100,6 +100,9 @@ impl Arguments {
         let alone = (self.parts == 1).then(|| finds_largest(cut.kernel)).flatten();
         let found = alone.and_then(|kernel| Some((kernel, queue.takes_largest(self.part[0].y, threads)?)));
         let (kernel, best) = found.unwrap_or((cut.kernel, 0));
+        let whole = |part: &Part| part.w.rows.is_multiple_of(16 * together.max(1)) && part.w.has_bf16_scales();
+        let known = self.part[..self.parts as usize].iter().all(whole).then(|| ahead::known(kernel, self.cols, cut));
+        let kernel = known.flatten().unwrap_or(kernel);
         let arguments = Arguments { split, together, sharers, best, ..*self };
         let shape = ([blocks, 1, 1], [cut.warps * 32, 1, 1], cut.shared_bytes);
         queue.put_clusters(cut.file, kernel, shape, [sharers, 1, 1], &arguments);
@@ -319,7 +322,7 @@ mod tests {
             epsilon: 0.0,
             split: 1,
             together: 0,
-            unused: 0,
+            per_col: 1.0 / 256.0,
             sharers: 1,
             first: [0; 4],
             part: [part; PARTS],
