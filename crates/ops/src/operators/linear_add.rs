@@ -59,6 +59,9 @@ impl Operator for LinearAdd {
         every
             .chain([
                 case(1, 2560, 9728, g128),
+                // Lengths that have kernels of their own.
+                case(1, 64, 3072, g128),
+                case(1, 64, 4096, g128),
                 case(1, 1024, 3072, WeightFormat::Bf16),
                 case(3, 7, 33, WeightFormat::Bf16),
             ])

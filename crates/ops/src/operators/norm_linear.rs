@@ -108,6 +108,7 @@ impl Operator for NormLinear {
             cases.push(case(8, 256, &[33], format));
         }
         cases.push(case(1, 2560, &[512, 128, 128], FORMATS[0]));
+        cases.push(case(1, 1024, &[256, 64, 64], FORMATS[0]));
         cases.push(case(2, 64, &[7, 9], WeightFormat::Int8 { group: 16 }));
         cases
     }

@@ -48,7 +48,7 @@ fn cut(_rows: usize, shape: &WeightShape, around: Around) -> Cut {
 /// codes with bfloat16 scales.
 pub(super) fn known(kernel: &str, cols: u32, cut: &Cut) -> Option<&'static str> {
     let of_team = cut.warps / cut.split.max(1);
-    match (kernel, cols / 128, (of_team, cut.together, cut.split, cut.sharers)) {
+    let found = match (kernel, cols / 128, (of_team, cut.together, cut.split, cut.sharers)) {
         ("norm_ahead_g128_u1", 8, (8, 1, 1, 1)) => Some("norm_ahead_8"),
         ("ahead_g128_u2", 16, (4, 1, 1, 2)) => Some("ahead_16"),
         ("gated_ahead_g128_u1", 8, (8, 2, 2, 1)) => Some("gated_ahead_8"),
@@ -59,7 +59,8 @@ pub(super) fn known(kernel: &str, cols: u32, cut: &Cut) -> Option<&'static str> 
         ("gated_ahead_g128_u1", 20, (20, 2, 1, 1)) => Some("gated_ahead_20"),
         ("head_ahead_g128_u2", 20, (10, 4, 1, 1)) => Some("head_ahead_20"),
         _ => None,
-    }
+    };
+    found.filter(|name| std::env::var("HG_KNOWN").map_or(true, |only| only.split(',').any(|one| one == *name)))
 }
 
 fn find_cut(shape: &WeightShape, around: Around) -> Option<Cut> {
