@@ -29,24 +29,132 @@ DEVICE float exp2_of(float x) {
     return y;
 }
 
+// Who a warp of a cluster is, and which positions are whose.
+struct Sharer {
+    u32 head, group;             // key/value head, and query heads of it
+    u32 rank, blocks, log_blocks;
+    u32 lane, warp;
+    u32 visible, length;         // positions in all, and of a block
+    u32 begin, end;              // this block's
+};
+
+// What a warp found of its positions: elements r and r + 8 of every 16, of heads 2t and 2t + 1 (t = lane % 4, r = lane / 4).
+template <int DIM> struct Found {
+    float mixed[DIM / 16][4];
+    float sum[4];                // the first two: sums of the weights
+    float most[2];               // largest scores, by which both were scaled
+};
+
+// How the blocks of a cluster come to a result: each warp sends what it found to the block whose elements they are, `own` of each head; that
+// block adds up what came, and gives every element to the ending.
+template <int DIM, int GROUP, int WARPS> struct Merge {
+    u32 log_own, own, log_together, line, sources, arrival;
+    float* all_mixed;            // (sources, own * GROUP), lines apart so far that neighbouring parts meet no bank twice
+    Two* all_stats;              // (sources, GROUP)
+
+    // Before the blocks of the cluster have met.
+    DEVICE void start(u64* merged) {
+        arrival = shared_address(merged);
+        if (threadIdx.x == 0) start_arrival(arrival);
+    }
+
+    // By what a block will have received its barrier is set before anybody sends.
+    DEVICE void prepare(const Sharer& me, u8* room) {
+        log_own = 31 - __clz(DIM >> me.log_blocks);
+        own = 1u << log_own;
+        sources = min((me.length + TILE - 1) / TILE, (u32)WARPS) * me.blocks;
+        log_together = 31 - __clz(min(max(WARPS * WARP * me.blocks / (DIM * GROUP), 1u), WARP));
+        const u32 together = 1u << log_together;
+        line = own * GROUP + (together > 1 ? max(WARP / together, 2u) : 0);
+        all_mixed = (float*)room;
+        all_stats = (Two*)(all_mixed + WARPS * me.blocks * (own * GROUP + WARP / 2));
+        if (threadIdx.x == 0) {
+            u32 found = 0;
+            for (u32 block = 0; block < me.blocks; ++block) {
+                const u32 from = min(block * me.length, me.visible);
+                found += min((min(from + me.length, me.visible) - from + TILE - 1) / TILE, (u32)WARPS);
+            }
+            arrival_expects(arrival, found * GROUP * (own * 4 + 8));
+        }
+    }
+
+    template <class Ending> DEVICE void merge(const Sharer& me, const Found<DIM>& found, bool active, const Ending& ending) {
+        const u32 r = me.lane / 4, t = me.lane % 4, blocks = me.blocks;
+        if (active && 2 * t < GROUP) {
+            const u32 source = me.warp * blocks + me.rank, base = shared_address(all_mixed + source * line + 2 * t);
+#pragma unroll
+            for (int i = 0; i < DIM / 16; ++i) {
+#pragma unroll
+                for (int side = 0; side < 2; ++side) {
+                    const u32 element = i * 16 + side * 8 + r, to = element >> log_own, at = base + (element & (own - 1)) * GROUP * 4;
+                    send(in_block(at, to), found.mixed[i][2 * side], found.mixed[i][2 * side + 1], in_block(arrival, to));
+                }
+            }
+            // Largest scores and sums of both heads, to every block.
+            if (r < blocks) {
+                const u32 at = in_block(shared_address(all_stats + source * GROUP + 2 * t), r), there = in_block(arrival, r);
+                send(at, found.most[0], found.sum[0], there);
+                send(at + 8, found.most[1], found.sum[1], there);
+            }
+        }
+        wait_for_arrival(arrival);
+        const u32 together = 1u << log_together;
+#pragma unroll 1
+        for (u32 item = threadIdx.x; item < (own * GROUP << log_together); item += WARPS * WARP) {
+            const u32 part = item % together, at = item >> log_together, element = at / GROUP, g = at % GROUP;
+            float larger = -1e30f, total = 0.0f, value = 0.0f;
+            // The last blocks may have had less.
+            auto was = [&](u32 source) { return (source & (blocks - 1)) * me.length + (source >> me.log_blocks) * TILE < me.visible; };
+#pragma unroll 2
+            for (u32 source = part; source < sources; source += together) {
+                if (was(source)) larger = fmaxf(larger, all_stats[source * GROUP + g].x);
+            }
+#pragma unroll 1
+            for (u32 step = together / 2; step > 0; step >>= 1) larger = fmaxf(larger, __shfl_xor_sync(ALL, larger, step));
+#pragma unroll 2
+            for (u32 source = part; source < sources; source += together) {
+                if (!was(source)) continue;
+                const Two stats = all_stats[source * GROUP + g];
+                const float weight = exp2_of(stats.x - larger);
+                total = fmaf(stats.y, weight, total);
+                value = fmaf(all_mixed[source * line + element * GROUP + g], weight, value);
+            }
+#pragma unroll 1
+            for (u32 step = together / 2; step > 0; step >>= 1) {
+                total += __shfl_xor_sync(ALL, total, step);
+                value += __shfl_xor_sync(ALL, value, step);
+            }
+            if (part == 0 && g < me.group) ending.take(me.head * me.group + g, me.rank * own + element, __fdividef(value, total));
+        }
+    }
+};
+
+// The ending of placed_attention: the result, as it is.
+struct Written {
+    u16* y;      // (heads, dim)
+    u32 dim;
+    DEVICE void take(u32 head, u32 element, float value) const { y[(u64)head * dim + element] = narrow(value); }
+};
+
 // A warp has 16 positions at once, STAGES times that on their way. Scores are keys times queries, a position in every row and a query head
 // in every column; mixtures are values turned over times weights, an element in every row. So a lane has heads 2t and 2t + 1 of both.
-// What each warp found goes to the block of the cluster that adds these elements up. Blocks of a cluster are a power of two, 2 to 8; query
-// heads of a key/value head are at most GROUP.
-template <int DIM, int GROUP, int WARPS, int STAGES> DEVICE void share_positions(const AttentionArguments& p) {
+// Blocks of a cluster are a power of two, 2 to 8; query heads of a key/value head are at most GROUP. Each element of the result is given to
+// `ending` once, in the block that owns it.
+template <int DIM, int GROUP, int WARPS, int STAGES, class Ending>
+DEVICE void share_positions(const AttentionArguments& p, const Ending& ending) {
     constexpr u32 PIECES = DIM / 8, TILE_BYTES = TILE * DIM * 2, PAIRS = DIM / 64, STEPS = DIM / 16;
     constexpr u32 ROUNDS = (GROUP + WARPS) / WARPS, QUERY = DIM + 8;
-    // Every warp's keys and values (STAGES, 2, TILE, DIM), swizzled; then of every warp of the cluster: mixtures of this block's elements,
-    // and largest scores and sums.
+    // Every warp's keys and values (STAGES, 2, TILE, DIM), swizzled; then what the merge asks for.
     extern __shared__ __align__(128) u8 room[];
     // Query heads and the new key, placed; of heads beyond the last, zeros.
     __shared__ __align__(16) u16 placed[EIGHT + 1][QUERY];
     __shared__ __align__(8) u64 merged;
     next_may_start();
-    if (threadIdx.x == 0) start_arrival(shared_address(&merged));
+    Merge<DIM, GROUP, WARPS> merge;
+    merge.start(&merged);
     cluster_arrive_relaxed();
     const u32 head = blockIdx.y, rank = blockIdx.x, blocks = gridDim.x, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const u32 r = lane / 4, t = lane % 4, group = p.heads / p.kv_heads;
+    const u32 r = lane / 4, group = p.heads / p.kv_heads;
     // The step is there before this kernel may start, and so are the positions of earlier steps.
     const SequenceState* only = (const SequenceState*)((const u8*)p.step + ONE_ROW_SEQUENCE);
     const LayerState* layer = (const LayerState*)((const u8*)p.step + ONE_ROW_LAYERS) + p.layer;
@@ -85,21 +193,8 @@ template <int DIM, int GROUP, int WARPS, int STAGES> DEVICE void share_positions
         }
     }
     for (u32 at = threadIdx.x; at < (EIGHT - group) * DIM / 2; at += WARPS * WARP) ((u32*)placed[group + at / (DIM / 2)])[at % (DIM / 2)] = 0;
-    // Elements of a block, and threads that add up each of them; lines so far apart that neighbouring parts meet no bank twice.
-    const u32 log_blocks = 31 - __clz(blocks), log_own = 31 - __clz(DIM >> log_blocks), own = 1u << log_own;
-    const u32 sources = min((length + TILE - 1) / TILE, (u32)WARPS) * blocks;
-    const u32 log_together = 31 - __clz(min(max(WARPS * WARP * blocks / (DIM * GROUP), 1u), WARP)), together = 1u << log_together;
-    const u32 line = own * GROUP + (together > 1 ? max(WARP / together, 2u) : 0);
-    float* const all_mixed = (float*)(room + WARPS * STAGES * 2 * TILE_BYTES);
-    Two* const all_stats = (Two*)(all_mixed + WARPS * blocks * (own * GROUP + WARP / 2));
-    if (threadIdx.x == 0) {
-        u32 found = 0;
-        for (u32 block = 0; block < blocks; ++block) {
-            const u32 from = min(block * length, visible);
-            found += min((min(from + length, visible) - from + TILE - 1) / TILE, (u32)WARPS);
-        }
-        arrival_expects(shared_address(&merged), found * GROUP * (own * 4 + 8));
-    }
+    const Sharer me = {head, group, rank, blocks, (u32)(31 - __clz(blocks)), lane, warp, visible, length, begin, end};
+    merge.prepare(me, room + WARPS * STAGES * 2 * TILE_BYTES);
     // Every block's barrier is ready.
     cluster_wait();
     // The warp that has the newest position appends it.
@@ -136,7 +231,9 @@ template <int DIM, int GROUP, int WARPS, int STAGES> DEVICE void share_positions
     }
     __syncthreads();
     const bool active = warp * TILE < end - begin;
-    float mixed[STEPS][4] = {}, sum[4] = {}, most[2] = {-1e30f, -1e30f};
+    Found<DIM> found = {};
+    found.most[0] = found.most[1] = -1e30f;
+    auto& [mixed, sum, most] = found;
     if (active) {
         // The second operand of eight heads: lanes 8i to 8i + 7 name the rows of its part i.
         u32 q[STEPS][2];
@@ -212,57 +309,13 @@ template <int DIM, int GROUP, int WARPS, int STAGES> DEVICE void share_positions
             stage = stage + 1 == STAGES ? 0 : stage + 1;
         }
     }
-    if (active && 2 * t < GROUP) {
-        const u32 source = warp * blocks + rank, base = shared_address(all_mixed + source * line + 2 * t), arrival = shared_address(&merged);
-#pragma unroll
-        for (int i = 0; i < STEPS; ++i) {
-#pragma unroll
-            for (int side = 0; side < 2; ++side) {
-                const u32 element = i * 16 + side * 8 + r, to = element >> log_own, at = base + (element & (own - 1)) * GROUP * 4;
-                send(in_block(at, to), mixed[i][2 * side], mixed[i][2 * side + 1], in_block(arrival, to));
-            }
-        }
-        // Largest scores and sums of both heads, to every block.
-        if (r < blocks) {
-            const u32 at = in_block(shared_address(all_stats + source * GROUP + 2 * t), r), there = in_block(arrival, r);
-            send(at, most[0], sum[0], there);
-            send(at + 8, most[1], sum[1], there);
-        }
-    }
-    wait_for_arrival(shared_address(&merged));
-#pragma unroll 1
-    for (u32 item = threadIdx.x; item < (own * GROUP << log_together); item += WARPS * WARP) {
-        const u32 part = item % together, at = item >> log_together, element = at / GROUP, g = at % GROUP;
-        float larger = -1e30f, total = 0.0f, value = 0.0f;
-        // The last blocks may have had less.
-        auto was = [&](u32 source) { return (source & (blocks - 1)) * length + (source >> log_blocks) * TILE < visible; };
-#pragma unroll 2
-        for (u32 source = part; source < sources; source += together) {
-            if (was(source)) larger = fmaxf(larger, all_stats[source * GROUP + g].x);
-        }
-#pragma unroll 1
-        for (u32 step = together / 2; step > 0; step >>= 1) larger = fmaxf(larger, __shfl_xor_sync(ALL, larger, step));
-#pragma unroll 2
-        for (u32 source = part; source < sources; source += together) {
-            if (!was(source)) continue;
-            const Two stats = all_stats[source * GROUP + g];
-            const float weight = exp2_of(stats.x - larger);
-            total = fmaf(stats.y, weight, total);
-            value = fmaf(all_mixed[source * line + element * GROUP + g], weight, value);
-        }
-#pragma unroll 1
-        for (u32 step = together / 2; step > 0; step >>= 1) {
-            total += __shfl_xor_sync(ALL, total, step);
-            value += __shfl_xor_sync(ALL, value, step);
-        }
-        if (part == 0 && g < group) ((u16*)p.y)[(u64)(head * group + g) * DIM + rank * own + element] = narrow(__fdividef(value, total));
-    }
+    merge.merge(me, found, active, ending);
 }
 
-#define CLUSTER_KERNEL(DIM, GROUP, WARPS, STAGES, BLOCKS)                                                            \
+#define CLUSTER_KERNEL(DIM, GROUP, WARPS, STAGES, BLOCKS)                                                     \
     extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)                                                     \
         placed_cluster_w##WARPS##s##STAGES##_d##DIM##_g##GROUP(const __grid_constant__ AttentionArguments p) {        \
-        share_positions<DIM, GROUP, WARPS, STAGES>(p);                                                                    \
+        share_positions<DIM, GROUP, WARPS, STAGES>(p, Written{(u16*)p.y, DIM});              \
     }
 // Registers for so many blocks of a processor; eight heads take two rounds to place, which want more.
 #define CLUSTER_KERNELS(WARPS, STAGES, BLOCKS)       \
