@@ -59,6 +59,9 @@ impl Operator for LinearAdd {
         every
             .chain([
                 case(1, 2560, 9728, g128),
+                case(1, 96, 9728, WeightFormat::Bf16),
+                case(1, 1024, 2048, g128).after(2000),
+                case(1, 1024, 3072, g64).after(2000),
                 case(1, 1024, 3072, WeightFormat::Bf16),
                 case(3, 7, 33, WeightFormat::Bf16),
             ])

@@ -55,6 +55,7 @@ impl Operator for NormSwiGlu {
             cases.push(case(8, 256, 33, format));
         }
         cases.push(case(1, 2560, 200, FORMATS[0]));
+        cases.push(case(1, 1024, 3072, FORMATS[0]).after(2000));
         cases
     }
 
