@@ -190,6 +190,7 @@ AHEAD_KERNEL(ahead_plain_d1, 1, PLAIN, 20)
 AHEAD_KERNEL(ahead_plain_d2, 2, PLAIN, 20)
 AHEAD_KERNEL(ahead_plain_d4, 4, PLAIN, 12)
 AHEAD_KERNEL(norm_ahead_plain_d2, 2, NORMED, 20)
+AHEAD_KERNEL(norm_ahead_plain_d4, 4, NORMED, 12)
 AHEAD_KERNEL(gated_ahead_plain_d2, 2, GATED, 20)
 AHEAD_KERNEL(head_ahead_plain_d2, 2, HEAD, 20)
 

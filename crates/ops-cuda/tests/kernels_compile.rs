@@ -107,8 +107,14 @@ const CLAIMS: &[(&str, &str, &[Least])] = &[
     // Keys and values are copied ahead, and what warps found is sent without a fence.
     (
         "attention_cluster.cu",
-        "placed_cluster_w8s1_d128_g2",
-        &[("LDGSTS.E.BYPASS.128", 32), ("HMMA.16816.F32.BF16", 17), ("MOVM.16.MT88", 2), ("STAS.64", 18)],
+        "placed_cluster_b4w5s2_d128_g2",
+        &[
+            ("LDGSTS.E.BYPASS.128", 32),
+            ("HMMA.16816.F32.BF16", 17),
+            ("MOVM.16.MT88", 2),
+            ("STAS.64", 1),
+            ("STAS.128", 1),
+        ],
     ),
     ("linear_tiles.cu", "tiles_256", &[("HGMMA.64x256x16.F32.BF16", 4), ("UTMALDG.2D", 2), ("ACQBULK", 1)]),
 ];

@@ -123,6 +123,13 @@ impl Case {
         }
     }
 
+    /// The same in a step of one sequence after so many positions, by which a device may give a launch another shape.
+    pub fn after(mut self, offset: usize) -> Case {
+        self.label += &format!(" after {offset}");
+        self.sequences.iter_mut().for_each(|sequence| sequence.offset = offset);
+        self
+    }
+
     /// The call's shape, as [`Kernel::supports`] sees it.
     pub fn shape(&self) -> CallShape {
         let view = |input: &CaseBuffer| ViewShape { rows: input.rows, width: input.width, dtype: input.dtype };

@@ -137,27 +137,29 @@ struct Share {
     stages: u32,
 }
 
-/// Which of the ranges of positions, that are shared in different ways, a step is in.
+/// Positions from which on a single row's are shared in another way, and its products are cut in another.
+const DEEP: usize = 768;
+
+/// Which of the ranges of positions, in which launches have other shapes, a step is in.
 pub(crate) fn range_of(step: &ops::Step<'_>) -> u32 {
-    let offset = step.sequences.first().map_or(0, |sequence| sequence.offset);
-    SHORT.iter().filter(|end| offset >= **end).count() as u32
+    u32::from(is_deep(step))
 }
 
-/// Where the first ranges end.
-const SHORT: [usize; 3] = [256, 768, 4096];
+pub(crate) fn is_deep(step: &ops::Step<'_>) -> bool {
+    step.sequences.first().is_some_and(|sequence| sequence.offset >= DEEP)
+}
 
-/// Measured in whole steps of Qwen3-0.6B and 4B on an H200, at 64 to 4,000 positions.
-fn share(range: u32, group: usize) -> Share {
-    match (range, group) {
-        (0 | 1, ..=2) => Share { blocks: 4, warps: 8, stages: 1 },
-        (0..=2, 3..) => Share { blocks: 4, warps: 16, stages: 1 },
-        _ => Share { blocks: 8, warps: 8, stages: 2 },
+/// Measured in whole steps of Qwen3-0.6B and 4B on an H200, at 192, 600 and 2,030 to 3,000 positions.
+fn share(deep: bool, group: usize) -> Share {
+    match (deep, group) {
+        (false, ..=2) => Share { blocks: 4, warps: 5, stages: 2 },
+        (false, _) => Share { blocks: 4, warps: 10, stages: 1 },
+        (true, _) => Share { blocks: 8, warps: 6, stages: 3 },
     }
 }
 
 /// The kernel of a way to share, for heads of so many elements and at most so many query heads per key/value head; and its shared
-/// memory: every warp's tiles of keys and values, then, of every warp of the cluster, mixtures of a block's elements, and largest scores
-/// and sums.
+/// memory: every warp's tiles of keys and values, and what warps and blocks tell each other (`Shared` of `attention_cluster.cu`).
 fn cluster_kernel(share: Share, head_dim: usize, group: usize) -> (&'static str, u32) {
     macro_rules! of {
         ($share:literal) => {
@@ -171,16 +173,16 @@ fn cluster_kernel(share: Share, head_dim: usize, group: usize) -> (&'static str,
             }
         };
     }
-    let (name, wide) = match (share.warps, share.stages) {
-        (8, 1) => of!("w8s1"),
-        (8, _) => of!("w8s2"),
-        _ => of!("w16s1"),
+    let (name, wide) = match (share.blocks, share.warps) {
+        (4, 5) => of!("b4w5s2"),
+        (4, _) => of!("b4w10s1"),
+        _ => of!("b8w6s3"),
     };
-    let (dim, sources) = (head_dim as u32, share.blocks * share.warps);
-    let bytes = share.warps * share.stages * 2 * 16 * dim * 2
-        + sources * (dim / share.blocks * wide + 16) * 4
-        + sources * wide * 8;
-    (name, bytes)
+    let Share { blocks, warps, stages } = share;
+    let dim = head_dim as u32;
+    let tiles = warps * stages * 2 * 16 * dim * 2;
+    let told = wide / 2 * blocks * 16 + dim * wide * 4 + wide / 2 * warps * 8 + wide / 2 * 8;
+    (name, tiles + told.next_multiple_of(16))
 }
 
 fn placed_row(shape: &CallShape) -> Result<(), String> {
@@ -332,7 +334,7 @@ fn clusters(i: &Invocation<'_>) {
     let queue: &Queue = i.queue();
     let attributes = i.attributes();
     let group = attributes.heads / attributes.kv_heads;
-    let share = share(range_of(i.step), group);
+    let share = share(is_deep(i.step), group);
     let (name, shared_bytes) = cluster_kernel(share, attributes.head_dim, group);
     let launch = ([share.blocks, attributes.kv_heads as u32, 1], [share.warps * 32, 1, 1], shared_bytes);
     queue.flush();
@@ -354,14 +356,16 @@ mod tests {
     fn every_way_to_share_has_a_kernel_that_fits_a_processor() {
         let source = crate::sources::ALL.iter().find(|source| source.name == "attention_cluster.cu");
         let text = source.map(crate::sources::Source::text).unwrap_or_default();
-        for range in 0..=SHORT.len() as u32 {
+        for deep in [false, true] {
             for group in 1..=MOST_GROUP {
-                let share = share(range, group);
-                assert!(share.blocks.is_power_of_two() && (2..=8).contains(&share.blocks), "{share:?}");
-                assert!(text.contains(&format!("CLUSTER_KERNELS({}, {}, ", share.warps, share.stages)), "{share:?}");
+                let Share { blocks, warps, stages } = share(deep, group);
+                assert!(blocks.is_power_of_two() && (2..=8).contains(&blocks), "{blocks}");
+                let kernels = format!("CLUSTER_KERNELS({blocks}, {warps}, {stages}, ");
+                assert!(text.contains(&kernels), "no {kernels}");
                 for dim in [64, 128] {
-                    let (name, bytes) = cluster_kernel(share, dim, group);
-                    assert!(bytes <= 222 << 10 && name.contains(&format!("_d{dim}_g")), "{name}: {bytes}");
+                    let (name, bytes) = cluster_kernel(Share { blocks, warps, stages }, dim, group);
+                    let own = format!("_b{blocks}w{warps}s{stages}_d{dim}_g");
+                    assert!(bytes <= 222 << 10 && name.contains(&own), "{name}: {bytes}");
                 }
             }
         }

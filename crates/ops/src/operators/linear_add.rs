@@ -62,6 +62,9 @@ impl Operator for LinearAdd {
                 // Lengths that have kernels of their own.
                 case(1, 64, 3072, g128),
                 case(1, 64, 4096, g128),
+                case(1, 96, 9728, WeightFormat::Bf16),
+                case(1, 1024, 2048, g128).after(2000),
+                case(1, 1024, 3072, g64).after(2000),
                 case(1, 1024, 3072, WeightFormat::Bf16),
                 case(3, 7, 33, WeightFormat::Bf16),
             ])

@@ -107,8 +107,11 @@ impl Operator for NormLinear {
             cases.push(case(3, 384, &[97, 16], format));
             cases.push(case(8, 256, &[33], format));
         }
-        cases.push(case(1, 2560, &[512, 128, 128], FORMATS[0]));
         cases.push(case(1, 1024, &[256, 64, 64], FORMATS[0]));
+        for format in [FORMATS[0], WeightFormat::Bf16] {
+            cases.push(case(1, 2560, &[512, 128, 128], format));
+        }
+        cases.push(case(1, 1024, &[256, 65, 64], FORMATS[0]).after(2000));
         cases.push(case(2, 64, &[7, 9], WeightFormat::Int8 { group: 16 }));
         cases
     }

@@ -56,6 +56,7 @@ impl Operator for NormSwiGlu {
         }
         cases.push(case(1, 2560, 200, FORMATS[0]));
         cases.push(case(1, 2560, 192, FORMATS[0]));
+        cases.push(case(1, 1024, 3072, FORMATS[0]).after(2000));
         cases
     }
 

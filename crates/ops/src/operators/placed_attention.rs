@@ -56,9 +56,14 @@ impl Operator for PlacedAttention {
 
     fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
-        for (heads, offset) in
-            [((8, 2, 128), 191), ((8, 4, 128), 63), ((2, 1, 64), 0), ((3, 3, 64), 700), ((8, 2, 128), 2047)]
-        {
+        for (heads, offset) in [
+            ((8, 2, 128), 191),
+            ((8, 4, 128), 63),
+            ((2, 1, 64), 0),
+            ((3, 3, 64), 700),
+            ((8, 2, 128), 2047),
+            ((2, 4, 128), 2650),
+        ] {
             for normed in [true, false] {
                 cases.push(case(heads, normed, false, offset));
             }

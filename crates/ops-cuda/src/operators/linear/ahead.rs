@@ -1,28 +1,30 @@
 //! Products of one row whose weights are copied into shared memory ahead: which calls gain by it, and how their launches are cut.
 //! Not here: their arithmetic (`kernels/linear_ahead.cu`, `linear_ahead_plain.cu`), and arguments (`matvec.rs`).
 //!
-//! The numbers are those of the quickest whole steps of Qwen3-0.6B and 4B on an H200; `docs/gpu.md` has what was tried.
+//! The numbers are those of the quickest whole steps of Qwen3-0.6B and 4B on an H200, at 192 and at 2,064 positions; `docs/gpu.md` has
+//! what was tried.
 
-use super::matvec::{self, Around, Cut};
+use super::matvec::{self, Around, Cut, Cutter};
+use crate::operators::attention::is_deep;
 use ops::{CallShape, Invocation, WeightFormat, WeightShape};
 
 /// Shared memory that a block may ask for beside what its kernel always has (227 KiB in all).
 const MOST_BYTES: usize = 220 << 10;
 
 pub(super) fn linear(i: &Invocation<'_>) {
-    matvec::cut_linear(i, cut);
+    matvec::cut_linear(i, cutter(i));
 }
 
 pub(super) fn linear_add(i: &Invocation<'_>) {
-    matvec::cut_linear_add(i, cut);
+    matvec::cut_linear_add(i, cutter(i));
 }
 
 pub(super) fn norm_linear(i: &Invocation<'_>) {
-    matvec::cut_norm_linear(i, cut);
+    matvec::cut_norm_linear(i, cutter(i));
 }
 
 pub(super) fn norm_swiglu(i: &Invocation<'_>) {
-    matvec::cut_norm_swiglu(i, cut);
+    matvec::cut_norm_swiglu(i, cutter(i));
 }
 
 /// Whether a call with these matrices gains.
@@ -31,7 +33,7 @@ pub(super) fn take(shape: &CallShape, matrices: &[WeightShape], around: Around) 
     if rows != 1 {
         return Err(format!("takes a single row, these are {rows}"));
     }
-    match matrices.iter().find(|weight| find_cut(weight, around).is_none()) {
+    match matrices.iter().find(|weight| [false, true].iter().any(|deep| find_cut(weight, around, *deep).is_none())) {
         None => Ok(()),
         Some(weight) => Err(format!(
             "copying weights ahead does not pay, or not fit shared memory, for {} x {} of {}",
@@ -40,8 +42,13 @@ pub(super) fn take(shape: &CallShape, matrices: &[WeightShape], around: Around) 
     }
 }
 
-fn cut(_rows: usize, shape: &WeightShape, around: Around) -> Cut {
-    find_cut(shape, around).expect("`take` has looked")
+/// Far from the first position attention's blocks take room for so long that other shapes fit beside them.
+fn cutter(i: &Invocation<'_>) -> Cutter {
+    if is_deep(i.step) { cut::<true> } else { cut::<false> }
+}
+
+fn cut<const DEEP: bool>(_rows: usize, shape: &WeightShape, around: Around) -> Cut {
+    find_cut(shape, around, DEEP).expect("`take` has looked")
 }
 
 /// The kernel that does what `kernel` does, compiled for rows of so many columns and this cut, if there is one: it takes whole tiles of
@@ -54,18 +61,22 @@ pub(super) fn known(kernel: &str, cols: u32, cut: &Cut) -> Option<&'static str> 
         ("gated_ahead_g128_u1", 8, (8, 2, 2, 1)) => Some("gated_ahead_8"),
         ("ahead_g128_u2", 24, (12, 1, 1, 1)) => Some("ahead_24"),
         ("head_ahead_g128_u2", 8, (4, 2, 1, 1)) => Some("head_ahead_8"),
-        ("norm_ahead_g128_u2", 20, (10, 1, 1, 1)) => Some("norm_ahead_20"),
-        ("ahead_g128_u2", 32, (16, 2, 1, 1)) => Some("ahead_32"),
+        ("norm_ahead_g128_u2", 20, (10, 2, 1, 1)) => Some("norm_ahead_20"),
+        ("ahead_g128_u2", 32, (16, 1, 1, 1)) => Some("ahead_32"),
         ("gated_ahead_g128_u1", 20, (20, 2, 1, 1)) => Some("gated_ahead_20"),
         ("head_ahead_g128_u2", 20, (10, 4, 1, 1)) => Some("head_ahead_20"),
+        ("norm_ahead_g128_u2", 8, (4, 2, 1, 1)) => Some("norm_deep_8"),
+        ("ahead_g128_u1", 16, (8, 1, 1, 2)) => Some("deep_16"),
+        ("gated_ahead_g128_u1", 8, (8, 1, 1, 1)) => Some("gated_deep_8"),
+        ("ahead_g128_u1", 24, (12, 1, 1, 2)) => Some("deep_24"),
         _ => None,
     };
     found.filter(|name| std::env::var("HG_KNOWN").map_or(true, |only| only.split(',').any(|one| one == *name)))
 }
 
-fn find_cut(shape: &WeightShape, around: Around) -> Option<Cut> {
+fn find_cut(shape: &WeightShape, around: Around, deep: bool) -> Option<Cut> {
     match shape.format {
-        WeightFormat::Affine4 { group, .. } => codes(shape, group, around),
+        WeightFormat::Affine4 { group, .. } => codes(shape, group, around, deep),
         _ => plain(shape, around),
     }
 }
@@ -96,7 +107,7 @@ fn wide(warps: usize) -> usize {
     warps.next_multiple_of(4)
 }
 
-fn codes(shape: &WeightShape, group: usize, around: Around) -> Option<Cut> {
+fn codes(shape: &WeightShape, group: usize, around: Around, deep: bool) -> Option<Cut> {
     let units = shape.cols / 128;
     let many = shape.rows >= 1 << 16;
     // Units that a warp takes at a time, most warps of a team, row tiles of a block (gated: of each part), teams of warps that share
@@ -104,14 +115,17 @@ fn codes(shape: &WeightShape, group: usize, around: Around) -> Option<Cut> {
     let (at_once, most, together, teams, sharers) = match (around, units) {
         (_, ..=8) if many => (2, 16, 2, 1, 1),
         _ if many => (2, 16, 4, 1, 1),
+        (Around::Gated, ..=8) if deep => (1, 20, 1, 1, 1),
         (Around::Gated, ..=8) => (1, 20, 2, 2, 1),
         (Around::Gated, ..=20) => (1, 20, 2, 1, 1),
         (Around::Gated, _) => (2, 16, 1, 1, 1),
+        (Around::Norm, ..=8) if deep => (2, 16, 2, 1, 1),
         (Around::Norm, ..=8) => (1, 20, 1, 1, 1),
+        (Around::Norm, ..=20) => (2, 16, 2, 1, 1),
         (Around::Norm, _) => (2, 16, 1, 1, 1),
+        (Around::Nothing, ..=24) if deep => (1, 20, 1, 1, 2),
         (Around::Nothing, ..=16) => (2, 16, 1, 1, 2),
-        (Around::Nothing, ..=24) => (2, 16, 1, 1, 1),
-        (Around::Nothing, ..=32) => (2, 16, 2, 1, 1),
+        (Around::Nothing, ..=32) => (2, 16, 1, 1, 1),
         (Around::Nothing, _) => (2, 10, 3, 1, 4),
     };
     let kernel = match (around, group, at_once) {
@@ -161,17 +175,19 @@ fn plain(shape: &WeightShape, around: Around) -> Option<Cut> {
         (_, ..=1024) if many => (2, 20, 4, 1),
         (Around::Norm, _) if many => (2, 20, 12, 1),
         (Around::Norm, ..=1024) => (2, 20, 16, 1),
+        (Around::Norm, ..=2560) => (4, 12, 4, 1),
         (Around::Norm, _) => (2, 20, 4, 1),
         (Around::Nothing, ..=2048) => (1, 20, 4, 1),
         (Around::Nothing, ..=3072) => (4, 12, 4, 2),
-        (Around::Nothing, ..=4096) => (4, 12, 4, 1),
+        (Around::Nothing, ..=9728) => (4, 12, 4, 1),
         (Around::Nothing, _) => (2, 20, 8, 1),
     };
     let kernel = match (around, at_once) {
         (Around::Nothing, 1) => "ahead_plain_d1",
         (Around::Nothing, 2) => "ahead_plain_d2",
         (Around::Nothing, _) => "ahead_plain_d4",
-        (Around::Norm, _) => "norm_ahead_plain_d2",
+        (Around::Norm, 2) => "norm_ahead_plain_d2",
+        (Around::Norm, _) => "norm_ahead_plain_d4",
         (Around::Gated, _) => "gated_ahead_plain_d2",
     };
     let eights = shape.cols.div_ceil(8);
@@ -218,12 +234,14 @@ mod tests {
         let mut found = 0;
         for format in [w4(128), w4(64), w4(32), WeightFormat::Bf16] {
             for cols in [128, 384, 640, 1024, 2048, 2560, 3072, 4096, 9728, 12288, 25600] {
-                for (rows, around) in [1024, 151_936]
+                for (around, cut) in [1024, 151_936]
                     .into_iter()
                     .flat_map(|rows| [Around::Nothing, Around::Norm, Around::Gated].map(|around| (rows, around)))
-                    .filter(|(_, around)| *around == Around::Nothing || cols <= 4096)
+                    .flat_map(|(rows, around)| [false, true].map(|deep| (rows, around, deep)))
+                    .filter(|(_, around, _)| *around == Around::Nothing || cols <= 4096)
+                    .map(|(rows, around, deep)| (around, find_cut(&WeightShape { rows, cols, format }, around, deep)))
                 {
-                    let Some(cut) = find_cut(&WeightShape { rows, cols, format }, around) else { continue };
+                    let Some(cut) = cut else { continue };
                     found += 1;
                     assert!(cut.warps <= most_warps(&cut), "{cols} {format} {cut:?}");
                     assert!(cut.shared_bytes <= 220 << 10 && cut.outputs <= cut.warps * 32, "{cols} {format} {cut:?}");
@@ -242,6 +260,6 @@ mod tests {
                 }
             }
         }
-        assert!(found > 60, "only {found} shapes gain");
+        assert!(found > 120, "only {found} shapes gain");
     }
 }
