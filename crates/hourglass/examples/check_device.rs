@@ -37,7 +37,7 @@ fn greedy(engine: &mut Engine, cache: &mut Cache, seed: u32, ahead: bool) -> Res
     cache.reset();
     let mut tokens = vec![engine.forward(cache, &prompt, Keep::Last)?.argmax(0)?];
     for _ in 0..STEPS {
-        let keep = if ahead { Keep::Next(STEPS) } else { Keep::Last };
+        let keep = if ahead { Keep::Next } else { Keep::Last };
         tokens.push(engine.forward(cache, &[tokens[tokens.len() - 1]], keep)?.argmax(0)?);
     }
     Ok(tokens)
@@ -73,7 +73,7 @@ fn steps_ahead(engine: &mut Engine) -> Result<Option<String>, Failed> {
         let prompt: Vec<u32> = (0..PROMPT as u32).map(|id| (id * 41 + 3) % engine.config().vocab_size as u32).collect();
         engine.forward(&mut caches[0], &prompt, Keep::Last)?.argmax(0)?;
         for token in &tokens[..steps] {
-            engine.forward(&mut caches[0], &[*token], Keep::Next(STEPS))?.argmax(0)?;
+            engine.forward(&mut caches[0], &[*token], Keep::Next)?.argmax(0)?;
         }
         let [one, other] = &mut *caches;
         // The predicted step with its logits, another token instead, the other cache in between, or one step back.
@@ -83,7 +83,7 @@ fn steps_ahead(engine: &mut Engine) -> Result<Option<String>, Failed> {
             3 => {
                 let next = wanted[1][STEPS];
                 other.rewind(1)?;
-                engine.forward(other, &[next], Keep::Next(STEPS))?.argmax(0)?;
+                engine.forward(other, &[next], Keep::Next)?.argmax(0)?;
                 tokens[steps]
             }
             4 => {
@@ -111,7 +111,7 @@ fn steps_ahead(engine: &mut Engine) -> Result<Option<String>, Failed> {
     // Logits of a step that was overwritten are refused.
     let last = wanted[0][0];
     caches[0].rewind(2)?;
-    let refused = engine.forward(&mut caches[0], &[last], Keep::Next(STEPS))?.row(0, &mut row);
+    let refused = engine.forward(&mut caches[0], &[last], Keep::Next)?.row(0, &mut row);
     Ok((!matches!(refused, Err(model::Error::LargestOnly)))
         .then(|| "logits of a step ahead were handed out".to_owned()))
 }

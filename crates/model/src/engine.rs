@@ -25,9 +25,9 @@ const CONTEXT_STEP: usize = 256;
 pub enum Keep {
     /// The last one.
     Last,
-    /// Of the last one only its largest ([`Logits::argmax`]), whose id the caller means to feed next, and so on for so many steps at
-    /// most: a device may begin these before they are asked for.
-    Next(usize),
+    /// Of the last one only its largest ([`Logits::argmax`]), whose id the caller means to feed next: a device may begin that step
+    /// before it is asked for.
+    Next,
     All,
     LastRows(usize),
 }
@@ -208,7 +208,7 @@ impl Engine {
         let last = (count.saturating_sub(1) / chunk * chunk).min(count - kept);
         let before = (0..last.div_ceil(chunk))
             .map(move |pass| Pass { rows: pass * chunk..((pass + 1) * chunk).min(last), keep: Keep::Last });
-        let keep = if matches!(keep, Keep::Next(_)) { keep } else { Keep::LastRows(kept) };
+        let keep = if keep == Keep::Next { keep } else { Keep::LastRows(kept) };
         Ok(before.chain(std::iter::once(Pass { rows: last..count, keep })))
     }
 
@@ -258,7 +258,7 @@ impl Engine {
             .collect();
         let slot = self.programs.last_mut().expect("bound above");
         slot.passes += 1;
-        walk(&mut slot.bound, &self.workers, &Step { tokens, sequences: &sequences }, &Plain, 0)?;
+        walk(&mut slot.bound, &self.workers, &Step { tokens, sequences: &sequences }, &Plain, false)?;
         drop(sequences);
         for cache in caches {
             cache.commit();
@@ -356,7 +356,7 @@ impl Engine {
 }
 
 /// Runs a bound program where its weights are; with `ahead` as [`ops::Device::run`] says.
-fn walk<O: Observer>(bound: &mut Bound, workers: &Workers, step: &Step<'_>, observer: &O, ahead: usize) -> Result<()> {
+fn walk<O: Observer>(bound: &mut Bound, workers: &Workers, step: &Step<'_>, observer: &O, ahead: bool) -> Result<()> {
     let Some(device) = bound.device() else {
         ops::run(bound, workers, step, observer);
         return Ok(());
@@ -404,7 +404,7 @@ fn add(all: &mut Vec<Dispatches>, slot: &Slot) {
 
 fn kept_rows(keep: Keep, rows: usize) -> Result<usize> {
     let kept = match keep {
-        Keep::Last | Keep::Next(_) => 1.min(rows),
+        Keep::Last | Keep::Next => 1.min(rows),
         Keep::All => rows,
         Keep::LastRows(wanted) => wanted,
     };
@@ -439,11 +439,8 @@ impl<'e> Prepared<'e, '_> {
         let bound = &mut programs.last_mut().expect("prepare bound it").bound;
         let (rows, offset) = (step_tokens.len(), self.offset);
         let sequences = [Sequence { first_row: 0, rows, offset, caches: self.cache.layers() }];
-        let room = self.cache.capacity().min(config.max_positions).saturating_sub(offset + rows);
-        let ahead = match self.keep {
-            Keep::Next(more) if self.cache.policy() == CachePolicy::Bounded => more.min(room),
-            _ => 0,
-        };
+        let room = offset + rows < self.cache.capacity().min(config.max_positions);
+        let ahead = self.keep == Keep::Next && self.cache.policy() == CachePolicy::Bounded && room;
         walk(bound, workers, &Step { tokens: step_tokens, sequences: &sequences }, observer, ahead)
     }
 
@@ -462,7 +459,7 @@ impl<'e> Prepared<'e, '_> {
         self.cache.commit();
         let slot = self.engine.programs.last_mut().expect("prepare bound it");
         slot.passes += 1;
-        Logits { bound: &slot.bound, largest_only: matches!(self.keep, Keep::Next(_)) }
+        Logits { bound: &slot.bound, largest_only: self.keep == Keep::Next }
     }
 }
 

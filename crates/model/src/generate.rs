@@ -94,10 +94,10 @@ pub struct Generation<'a> {
 impl Generation<'_> {
     fn step(&mut self) -> Result<Generated> {
         let start = Instant::now();
-        // Where tokens alone are wanted, a device finds them, and may begin steps after this one meanwhile. Of the prompt all logits are
+        // Where the token alone is wanted, a device finds it, and may begin the step after it meanwhile. Of the prompt all logits are
         // looked at: a model that computes no numbers is found out there.
         let greedy = self.sampler.takes_largest() && !self.log_probabilities && !self.first;
-        let keep = if greedy { Keep::Next(self.left - 1) } else { Keep::Last };
+        let keep = if greedy && self.left > 1 { Keep::Next } else { Keep::Last };
         let logits = self.engine.forward(self.cache, &self.next, keep)?;
         let (token, log_probability) = if greedy {
             (logits.argmax(0)?, None)

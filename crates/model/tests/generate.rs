@@ -153,7 +153,7 @@ fn of_a_step_that_another_may_overwrite_only_the_largest_can_be_asked() {
     engine.forward(&mut cache, &PROMPT, Keep::Last).unwrap().row(0, &mut row).unwrap();
     let before = row.clone();
     cache.reset();
-    let logits = engine.forward(&mut cache, &PROMPT, Keep::Next(1)).unwrap();
+    let logits = engine.forward(&mut cache, &PROMPT, Keep::Next).unwrap();
     let best = before.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let first = before.iter().position(|logit| *logit == best).unwrap() as u32;
     assert_eq!((logits.rows(), logits.argmax(0).unwrap()), (1, first));

@@ -10,15 +10,13 @@ struct NextStepArguments {
     const u32* from;  // the host's memory, mapped; or none, and the step is there
     u32 words, f32;
     StepState* step;
-    u8* next;          // the steps to come
     u64* best;         // what the head has found; zero afterwards
     u32* result;       // (slots, RESULT_ROWS), the host's memory, mapped
     Weight table;
     void* y;           // (cols of the table), or none
     const float* frequencies;  // (pairs)
     float* angles;     // (2 pairs), or none
-    u32 pairs, copies;   // how many of the steps to come are made of this one
-    u32 advance, early;  // by how many steps they are moved on; whether what follows may start before this kernel has ended
+    u32 pairs, unused;
 };
 
 // Loads of all columns are asked for before the first is used.
@@ -43,24 +41,13 @@ DEVICE void embed_token(const NextStepArguments& a, u32 token) {
     for (u32 col = threadIdx.x; col < a.table.cols; col += THREADS) store1(a.y, col, a.f32, weight_value(a.table, token, col));
 }
 
-// The step comes from the host, with those to come behind it, or is there; then the embedding's row and the angles.
+// The step comes from the host, or is there; then the embedding's row and the angles.
 extern "C" __global__ void __launch_bounds__(THREADS) open_step(const __grid_constant__ NextStepArguments a) {
     wait_for_inputs();
-    for (u32 at = threadIdx.x; at < a.words; at += THREADS) {
-        const u32 word = ((const volatile u32*)a.from)[at];
-        ((u32*)a.step)[at] = word;
-        for (u32 copy = 0; copy < a.copies; ++copy) ((u32*)(a.next + copy * AHEAD_BYTES))[at] = word;
-    }
+    for (u32 at = threadIdx.x; at < a.words; at += THREADS) ((u32*)a.step)[at] = ((const volatile u32*)a.from)[at];
     // Later kernels may read the step before they wait: they start when this one has ended, unless the step was there before.
     if (a.words > 0) __syncthreads();
     else next_may_start();
-    if (threadIdx.x < a.copies * 4) {
-        // A copy's four addresses are of its own parts.
-        u8* const to = a.next + threadIdx.x / 4 * AHEAD_BYTES;
-        ((u64*)to)[2 + threadIdx.x % 4] += to - (u8*)a.step;
-    } else if (threadIdx.x >= 2 * WARP && threadIdx.x - 2 * WARP < a.copies) {
-        advance_step(a.next, threadIdx.x - 2 * WARP, threadIdx.x - 2 * WARP + 1);
-    }
     const u32 token = a.step->tokens[0], position = place_of(a.step, 0).position;
     if (a.angles) {
         for (u32 pair = THREADS - 1 - threadIdx.x; pair < a.pairs; pair += THREADS) {
@@ -72,10 +59,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) open_step(const __grid_con
     embed_token(a, token);
 }
 
-// The result goes to the host, and the next step's embedding and angles take the place of this one's. Where another step follows in the
-// same run, its first kernels may ask for their weights meanwhile; behind the last one, what follows starts when this kernel has ended.
+// The result goes to the host, and the step becomes the next one, whose embedding and angles take the place of this one's. What follows
+// starts when this kernel has ended.
 extern "C" __global__ void __launch_bounds__(THREADS) close_step(const __grid_constant__ NextStepArguments a) {
-    if (a.early) next_may_start();
     const u32 position = place_of(a.step, 0).position + 1, pair = THREADS - 1 - threadIdx.x;
     Angle angle = {};
     if (a.angles && pair < a.pairs) angle = angle_of(position, a.frequencies[pair]);
@@ -89,6 +75,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) close_step(const __grid_co
     if (a.y && token < a.table.rows) embed_token(a, token);
     // All have read what is changed now.
     __syncthreads();
-    if (threadIdx.x == 0) *a.best = 0;
-    if (threadIdx.x < MOST_AHEAD && a.advance > 0) advance_step(a.next, threadIdx.x, a.advance);
+    if (threadIdx.x == 0) {
+        *a.best = 0;
+        advance_step(a.step, token);
+    }
 }

@@ -66,10 +66,9 @@ struct ArgmaxArguments {
     u64* best;           // (rows), zero before and after
     u32* arrived;        // (rows), zero before and after
     u32* result;         // (slots, RESULT_ROWS), the host's memory, mapped
-    const StepState* step;  // whose slot the results go to; or none, and they go to the first of `result`
-    u8* next;            // steps to come of one row, the first of which gets its token; or none
+    StepState* step;     // whose slot the results go to; or none, and they go to the first of `result`
     u32 width, f32;
-    u32 advance, unused;  // by how many steps these are moved on
+    u32 advances, unused;  // whether the step, of one row, becomes the one after it
 };
 
 // The lowest column with the largest value of each row: blockIdx.y is the row. Keys order as the values do; of equal ones the
@@ -115,9 +114,6 @@ extern "C" __global__ void __launch_bounds__(256) argmax(ArgmaxArguments a) {
         u32 col = ~(u32)atomicExch(a.best + row, 0ull);
         a.arrived[row] = 0;
         ((volatile u32*)a.result)[(a.step ? a.step->turn * RESULT_ROWS : 0) + row] = col;
-        if (a.next) {
-            *(u32*)(a.next + ONE_ROW_TOKEN) = col;
-            for (u32 i = 0; i < MOST_AHEAD && a.advance > 0; ++i) advance_step(a.next, i, a.advance);
-        }
+        if (a.advances) advance_step(a.step, col);
     }
 }

@@ -232,7 +232,7 @@ struct LayerState {
 
 struct StepState {
     u32 rows, sequences, layers;
-    u32 turn;                     // which of the slots the results go to
+    u32 turn;                     // which of two slots the results go to
     const u32* tokens;            // (rows)
     const u32* row_sequence;      // (rows)
     const SequenceState* sequence;
@@ -244,20 +244,14 @@ struct StepState {
 #define ONE_ROW_SEQUENCE 80
 #define ONE_ROW_LAYERS 112
 
-// Slots of results, and words of each.
-#define RESULT_SLOTS 8
+// Of each slot, in words.
 #define RESULT_ROWS 64
 
-// Steps of one row that are to come stand one behind the other, so many, in so many bytes each: their positions are known before their
-// tokens are.
-#define MOST_AHEAD 4
-#define AHEAD_BYTES 16384
-
-// One of them becomes the one that comes `by` steps later. Kernels that may read it before they wait start when this one has ended.
-DEVICE void advance_step(u8* first, u32 index, u32 by) {
-    u8* const step = first + index * AHEAD_BYTES;
-    ((SequenceState*)(step + ONE_ROW_SEQUENCE))->offset += by;
-    ((StepState*)step)->turn = (((StepState*)step)->turn + by) % RESULT_SLOTS;
+// A step of one row becomes the one after it. Kernels that may read the step before they wait start when this one has ended.
+DEVICE void advance_step(StepState* step, u32 token) {
+    *(u32*)((u8*)step + ONE_ROW_TOKEN) = token;
+    ((SequenceState*)((u8*)step + ONE_ROW_SEQUENCE))->offset += 1;
+    step->turn ^= 1;
 }
 
 struct RowPlace {

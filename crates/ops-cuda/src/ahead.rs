@@ -1,5 +1,5 @@
-//! The steps that are put into the stream before they are asked for: which these are, and whether what is asked then is the next of them.
-//! Not here: putting them there and waiting for them (`gpu.rs`), and where their results go (`running.rs`).
+//! The step that is put into the stream before it is asked for: which one it is, and whether what is asked then is it.
+//! Not here: putting it there and waiting for it (`gpu.rs`), and where its result goes (`running.rs`).
 
 use crate::graphs::Key;
 use crate::step;
@@ -15,24 +15,20 @@ pub(crate) struct What {
     pub(crate) key: Key,
 }
 
-/// Steps that are in the stream: one that the host feeds, or some that follow each other as the device finds their tokens.
-#[derive(Clone)]
+/// A run that is in the stream.
 pub(crate) struct Put {
     pub(crate) launches: Arc<Vec<Launch>>,
-    /// Whether they are replayed as one graph, and between which marks if graphs are timed.
+    /// Whether it is replayed as one graph.
     pub(crate) graph: bool,
-    pub(crate) marks: usize,
-    pub(crate) steps: u32,
-    /// Whether they were there before they were asked for.
+    /// Whether it was there before it was asked for.
     pub(crate) ahead: bool,
 }
 
-/// The steps that nobody has asked for yet.
+/// The step that nobody has asked for yet.
 #[derive(Default)]
 pub(crate) struct Ahead {
     put: Option<(What, Put)>,
-    left: u32,
-    /// The next one's data as the host would write it; the token is known when the step before has ended.
+    /// The step's data as the host would write it; the token is known when the step before has ended.
     expected: Vec<u8>,
 }
 
@@ -42,35 +38,29 @@ impl Ahead {
         self.expected.clear();
         self.expected.extend_from_slice(block);
         step::advance(&mut self.expected);
-        self.left = put.steps;
         self.put = Some((what, put));
     }
 
-    /// What the next step was put with, if a run of `what` with the data `block` is that step, where the one before it ended with `token`;
-    /// and how many are left behind it.
-    pub(crate) fn claim(&mut self, what: &What, block: &[u8], token: u32) -> Option<(Put, u32)> {
-        let (_, put) = self.put.as_ref().filter(|(known, _)| known == what && self.left > 0)?;
-        step::set_token(&mut self.expected, token);
-        if self.expected != block {
+    /// What was put, if a run of `what` with the data `block` is that, where the step before ended with `token`.
+    pub(crate) fn claim(&mut self, what: &What, block: &[u8], token: u32) -> Option<Put> {
+        if self.put.as_ref().is_none_or(|(known, _)| known != what) {
             return None;
         }
-        step::advance(&mut self.expected);
-        self.left -= 1;
-        Some((put.clone(), self.left))
+        step::set_token(&mut self.expected, token);
+        if self.expected == block { self.put.take().map(|(_, put)| put) } else { None }
     }
 
-    /// Forgets what is left; whether there was any.
+    /// Forgets it; whether there was any.
     pub(crate) fn give_up(&mut self) -> bool {
-        self.put = None;
-        std::mem::take(&mut self.left) > 0
+        self.put.take().is_some()
     }
 }
 
-/// The first of `steps` steps after `step` as far as launches depend on them, if all are certain but for their tokens: of a single row, whose
-/// caches have room for them.
-pub(crate) fn after<'a>(step: &Step<'a>, steps: usize) -> Option<Sequence<'a>> {
+/// The step after `step` as far as launches depend on it, if that is certain but for its token: a single row whose cache has room for one more.
+/// The token in it is the one of `step`.
+pub(crate) fn after<'a>(step: &Step<'a>) -> Option<Sequence<'a>> {
     let [only] = step.sequences else { return None };
-    let room = |cache: &ops::LayerCache| cache.previous.is_none() && only.offset + steps < cache.capacity;
+    let room = |cache: &ops::LayerCache| cache.previous.is_none() && only.offset + 1 < cache.capacity;
     let certain = step.tokens.len() == 1 && only.rows == 1 && !only.caches.is_empty() && only.caches.iter().all(room);
     certain.then_some(Sequence { offset: only.offset + 1, ..*only })
 }
@@ -89,7 +79,7 @@ mod tests {
     }
 
     fn what(output: u64, range: u32) -> What {
-        What { output, key: Key { calls: 7, sequences: 1, longest: 1, step_bytes: 176, range, ahead: 0 } }
+        What { output, key: Key { calls: 7, sequences: 1, longest: 1, step_bytes: 176, range, fed: true } }
     }
 
     /// The data of a step of `token` at `offset`, whose result goes to slot `turn`.
@@ -102,15 +92,15 @@ mod tests {
         block
     }
 
-    fn put(steps: u32) -> Put {
-        Put { launches: Arc::default(), graph: true, marks: 0, steps, ahead: true }
+    fn put() -> Put {
+        Put { launches: Arc::default(), graph: true, ahead: true }
     }
 
     #[test]
     fn only_the_largest_column_at_the_next_position_of_the_same_caches_is_what_was_put() {
         let mut ahead = Ahead::default();
         let mut claims = |what: What, asked: &[u8]| {
-            ahead.put(&block(11, 254, 256, 0), self::what(1, 0), put(1));
+            ahead.put(&block(11, 254, 256, 0), self::what(1, 0), put());
             ahead.claim(&what, asked, 42).is_some()
         };
         assert!(claims(what(1, 0), &block(42, 255, 256, 1)));
@@ -126,35 +116,19 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_were_put_together_are_claimed_one_by_one_with_the_tokens_that_came() {
-        let mut ahead = Ahead::default();
-        ahead.put(&block(11, 20, 256, 6), what(1, 0), put(3));
-        for (asked, token, left) in [((5, 21, 7), 5, 2), ((9, 22, 0), 9, 1)] {
-            let claimed = ahead.claim(&what(1, 0), &block(asked.0, asked.1, 256, asked.2), token);
-            assert_eq!(claimed.map(|(put, left)| (put.steps, left)), Some((3, left)));
-        }
-        assert!(ahead.claim(&what(1, 0), &block(9, 22, 256, 0), 9).is_none(), "the same again");
-        assert!(ahead.claim(&what(1, 0), &block(8, 23, 256, 1), 7).is_none(), "another token than came");
-        assert_eq!(ahead.claim(&what(1, 0), &block(7, 23, 256, 1), 7).map(|(_, left)| left), Some(0));
-        assert!(ahead.claim(&what(1, 0), &block(7, 24, 256, 2), 7).is_none() && !ahead.give_up(), "none is left");
-    }
-
-    #[test]
     fn the_step_after_is_certain_for_one_row_with_room() {
         let caches = [cache(16), cache(32)];
         let growing = [LayerCache {
-            previous: Some(PreviousCache { keys: 16 as *const u8, values: 32 as *const u8, capacity: 4 }),
+            previous: Some(PreviousCache { keys: 1 as *const u8, values: 2 as *const u8, capacity: 4 }),
             ..cache(16)
         }];
         let of = |tokens: &[u32], sequences: &[Sequence<'_>]| {
-            after(&Step { tokens, sequences }, 1).map(|sequence| (sequence.offset, sequence.caches.len()))
+            after(&Step { tokens, sequences }).map(|sequence| (sequence.offset, sequence.caches.len()))
         };
         let one = |offset, caches| Sequence { first_row: 0, rows: 1, offset, caches };
         assert_eq!(of(&[5], &[one(255, &caches)]), Some((256, 2)));
         assert_eq!(of(&[5], &[one(CAPACITY - 2, &caches)]), Some((CAPACITY - 1, 2)), "the last position");
         assert_eq!(of(&[5], &[one(CAPACITY - 1, &caches)]), None, "no room");
-        let four = |offset| after(&Step { tokens: &[5], sequences: &[one(offset, &caches)] }, 4).is_some();
-        assert!(four(CAPACITY - 5) && !four(CAPACITY - 4), "room for all of them");
         assert_eq!(of(&[5], &[one(7, &[])]), None, "no cache");
         assert_eq!(of(&[5], &[one(7, &growing)]), None, "a cache that is allocated anew for each step");
         assert_eq!(of(&[5, 6], &[Sequence { rows: 2, ..one(7, &caches) }]), None, "two rows");

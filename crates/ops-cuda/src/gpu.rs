@@ -1,16 +1,13 @@
 //! One NVIDIA GPU as a device of `ops`: memory, weights in its layouts, and running bound programs, launch by launch or as a graph.
-//! Not here: kernels and their launches (`operators/`), compiling (`compiler.rs`), putting steps into the stream (`gpu/put.rs`), and
-//! what a run uses (`running.rs`).
+//! Not here: kernels and their launches (`operators/`), compiling (`compiler.rs`), and what a run uses (`running.rs`).
 
 #![allow(unsafe_code, reason = "handles that cross threads")]
 
-mod put;
-
-use crate::ahead::{Ahead, Put, What};
+use crate::ahead::{Ahead, Put, What, after};
 use crate::ceilings::Bench;
 use crate::cupti::cupti;
-use crate::driver::{CACHE_BYTES, CAPABILITY_MAJOR, CAPABILITY_MINOR, Context, Driver, MULTIPROCESSORS};
-use crate::graphs::Key;
+use crate::driver::{CACHE_BYTES, CAPABILITY_MAJOR, CAPABILITY_MINOR, Context, Driver, GraphExec, MULTIPROCESSORS};
+use crate::graphs::{Captured, Graphs, Key, Next};
 use crate::images::images;
 use crate::layout::{DeviceWeight, FRAGMENTS, PLAIN_BF16, describe, layout};
 use crate::memory::Memory;
@@ -21,7 +18,6 @@ use crate::sensors::Sensors;
 use crate::{operators, step};
 use ops::recording::{DeviceState, Launch, Record, Recording};
 use ops::{Bound, BoundCall, Device, DeviceCeilings, Kernel, Matrix, Packed, Step, WeightFormat, WeightShape};
-use put::Run;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -98,8 +94,7 @@ pub fn open(ordinal: u32) -> Result<Gpu, OpenError> {
         modules.insert(name, driver.load_module(&image)?);
     }
     let (host, host_there) = driver.mapped(step::ROOM + ARRIVALS * 4)?;
-    let step_bytes = step::ROOM + step::MOST_AHEAD as usize * step::AHEAD_ROOM;
-    let step_there = driver.allocate(step_bytes)?;
+    let step_there = driver.allocate(step::ROOM)?;
     let words = driver.allocate(ARRIVALS * 4 * 4)?;
     driver.fill(words, 0, ARRIVALS * 4 * 4)?;
     let multiprocessors = driver.attribute(device, MULTIPROCESSORS)? as u32;
@@ -112,7 +107,7 @@ pub fn open(ordinal: u32) -> Result<Gpu, OpenError> {
         Err(_) => driver_version,
     };
     let mut memory = Memory::default();
-    memory.took(step_there, step_bytes);
+    memory.took(step_there, step::ROOM);
     memory.took(words, ARRIVALS * 4 * 4);
     let driver = Arc::new(driver);
     // Words of attention, then of argmax, then argmax's best (two words each).
@@ -133,7 +128,6 @@ pub fn open(ordinal: u32) -> Result<Gpu, OpenError> {
             best: words + 2 * ARRIVALS as u64 * 4,
             found: None,
             turn: 0,
-            marks: 0,
             ahead: Ahead::default(),
             overwritten: None,
             memory,
@@ -149,6 +143,18 @@ impl Gpu {
     /// What a person should know of how it was opened.
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// Puts a graph into the stream, between two marks of the run's slot if graphs are timed.
+    fn replay(&self, running: &Running, graph: GraphExec, turn: u32) -> io::Result<()> {
+        let stream = running.queue.stream;
+        let Recorder::Timing(Timing { marks, .. }) = &running.recording else {
+            return self.driver.replay(graph, stream);
+        };
+        let [start, end] = marks[turn as usize];
+        self.driver.mark(start, stream)?;
+        self.driver.replay(graph, stream)?;
+        self.driver.mark(end, stream)
     }
 
     /// Marks for two runs, and what lies between them around a graph of one kernel that does nothing: the quickest of some.
@@ -192,6 +198,106 @@ impl Gpu {
     fn settle(&self, running: &mut Running) -> io::Result<()> {
         if running.ahead.give_up() { self.driver.wait(running.queue.stream) } else { Ok(()) }
     }
+
+    /// Puts a run into the stream: launch by launch the first time, as a graph from then on.
+    fn put(&self, running: &Running, run: &Run<'_>, turn: u32) -> io::Result<Put> {
+        let Run { bound, step, wants, whole, key } = *run;
+        let queue = &running.queue;
+        let graphs = bound.kept(|| Graphs::new(&self.driver));
+        let one_row = step.tokens.len() == 1 && step.sequences.len() == 1;
+        let launch_all = || {
+            queue.serve(None);
+            if !key.fed {
+                running.step_in(key.step_bytes, one_row);
+            }
+            // What the step before has begun of this one.
+            let begun = if key.fed && graphs.begins_next() { operators::next_step::calls(bound).len() } else { 0 };
+            let last = bound.calls().len() - 1;
+            let (mut order, mut wanted) = (false, false);
+            for (index, call) in bound.calls().iter().enumerate().skip(begun) {
+                order |= call.barrier_before;
+                if wants(call) {
+                    if order {
+                        queue.flush();
+                        order = false;
+                    }
+                    queue.serve(Some(index));
+                    if whole && one_row && index == last {
+                        // Nothing else that lies where logits will be is taken for them.
+                        queue.flush();
+                        wanted = running.want_largest(&bound.output());
+                    }
+                    bound.enqueue(index, step, queue);
+                }
+            }
+            // What was held back serves the calls that it is of.
+            queue.serve(None);
+            queue.flush();
+            if wanted && !queue.largest_is_missing() {
+                graphs.set_begins_next();
+                for index in 0..operators::next_step::calls(bound).len() {
+                    bound.enqueue(index, step, queue);
+                }
+                running.close();
+            } else if whole {
+                running.argmax(&bound.output(), one_row);
+            }
+            queue.finish()
+        };
+        let (launches, graph) = match graphs.next(key) {
+            Next::Launch => {
+                launch_all()?;
+                (Arc::new(queue.take_launches()), false)
+            }
+            Next::Capture => {
+                // Once per graph: every replay is of these launches.
+                queue.note(true);
+                self.driver.begin_capture(queue.stream)?;
+                let captured = launch_all();
+                let graph = self.driver.end_capture(queue.stream);
+                let launches = Arc::new(queue.take_launches());
+                queue.note(running.notes());
+                captured?;
+                let graph = graph?;
+                graphs.keep(key, Captured { graph, launches: Arc::clone(&launches) });
+                self.replay(running, graph, turn)?;
+                (launches, true)
+            }
+            Next::Replay(Captured { graph, launches }) => {
+                self.replay(running, graph, turn)?;
+                (launches, true)
+            }
+        };
+        Ok(Put { launches, graph, ahead: key.fed })
+    }
+
+    /// Puts the step that follows `run` into the stream, if that is certain but for its token.
+    fn put_next(&self, running: &mut Running, run: &Run<'_>) -> io::Result<()> {
+        let Some(sequence) = after(run.step) else { return Ok(()) };
+        let step = Step { tokens: run.step.tokens, sequences: &[sequence] };
+        let key = Key { range: operators::attention::range_of(&step), fed: true, ..run.key };
+        let next = Run { step: &step, key, ..*run };
+        let turn = running.turn ^ 1;
+        running.forget_results(turn, 1);
+        let put = self.put(running, &next, turn)?;
+        let output = run.bound.output();
+        let start = output.as_ptr() as u64;
+        // It is asked for as a step that the host feeds.
+        running.put_ahead(What { output: start, key: Key { fed: false, ..key } }, put, key.step_bytes);
+        running.overwritten = Some(start..start + (output.rows * output.row_bytes()) as u64);
+        Ok(())
+    }
+}
+
+/// What is asked of one run.
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    bound: &'a Bound,
+    step: &'a Step<'a>,
+    wants: &'a dyn Fn(&BoundCall) -> bool,
+    /// It ends with the search for the largest column.
+    whole: bool,
+    key: Key,
 }
 
 impl Device for Gpu {
@@ -292,7 +398,7 @@ impl Device for Gpu {
         placed
     }
 
-    fn run(&self, bound: &Bound, step: &Step<'_>, wants: &dyn Fn(&BoundCall) -> bool, ahead: usize) -> io::Result<()> {
+    fn run(&self, bound: &Bound, step: &Step<'_>, wants: &dyn Fn(&BoundCall) -> bool, ahead: bool) -> io::Result<()> {
         let mut running = self.lock()?;
         running.found = None;
         // Digest of the wanted calls (FNV-1a, a call at a time).
@@ -312,27 +418,26 @@ impl Device for Gpu {
         let step_bytes = running.write_step(step)?;
         let longest = step.sequences.iter().map(|sequence| sequence.rows).max().unwrap_or(0);
         let range = operators::attention::range_of(step);
-        let key = Key { calls, sequences: step.sequences.len(), longest, step_bytes, range, ahead: 0 };
+        let key = Key { calls, sequences: step.sequences.len(), longest, step_bytes, range, fed: false };
         let run = Run { bound, step, wants, whole, key };
         running.overwritten = running.overwritten.take().filter(|overwritten| overwritten.start != start);
         let known = running.claim(&What { output: start, key }, step_bytes);
-        let turn = running.next_turn();
-        let (put, left) = match known {
-            Some(claimed) => claimed,
+        let turn = running.turn ^ 1;
+        let put = match known {
+            Some(put) => put,
             None => {
                 self.settle(&mut running)?;
                 if whole {
                     running.forget_results(turn, output.rows);
                 }
-                (self.put(&mut running, &run)?, 0)
+                self.put(&running, &run, turn)?
             }
         };
         running.turn = turn;
-        if ahead > 0
-            && left == 0
+        if ahead
             && whole
             && running.may_look_ahead()
-            && let Err(error) = self.put_next(&mut running, &run, ahead)
+            && let Err(error) = self.put_next(&mut running, &run)
         {
             // Nothing is left in the stream that reads what the host writes next.
             let _ = self.driver.wait(running.queue.stream);
@@ -351,18 +456,12 @@ impl Device for Gpu {
                 bound.count_dispatch(index);
             }
         }
-        let Put { launches, graph, marks, steps, ahead } = put;
-        running.ran(launches, true, graph);
+        let (graph, ahead) = (put.graph, put.ahead);
+        running.ran(put.launches, true, graph);
         if let Recorder::Timing(timing) = &mut running.recording {
-            // Several steps are timed as one graph, when the last of them has ended: each has its part.
-            let [start, end] = timing.marks[marks];
-            let around_ns = timing.around_ns[usize::from(ahead)];
-            let between = if graph && left == 0 { Some(self.driver.between(start, end)?) } else { None };
-            let own = between.map(|ns| ns.saturating_sub(around_ns) / u64::from(steps));
-            timing.graphs.push(own);
-            if own.is_some() {
-                timing.graphs.iter_mut().rev().take(steps as usize).for_each(|graph| *graph = own);
-            }
+            let [start, end] = timing.marks[turn as usize];
+            let between = if graph { Some((self.driver.between(start, end)?, ahead)) } else { None };
+            timing.graphs.push(between);
         }
         Ok(())
     }
@@ -439,7 +538,12 @@ impl Device for Gpu {
                 let profiler = cupti()?;
                 Ok(recording(&runs, profiler.take()?, &clocks, profiler.version()))
             }
-            Recorder::Timed(Timing { graphs, .. }) => Ok(Recording { graphs, ..Recording::default() }),
+            Recorder::Timed(Timing { graphs, around_ns, .. }) => {
+                let own = |graph: Option<(u64, bool)>| {
+                    graph.map(|(ns, ahead)| ns.saturating_sub(around_ns[usize::from(ahead)]))
+                };
+                Ok(Recording { graphs: graphs.into_iter().map(own).collect(), ..Recording::default() })
+            }
             _ => Err(io::Error::other("nothing was recorded; start recording, and stop it")),
         }
     }

@@ -42,8 +42,8 @@ pub(crate) struct Key {
     pub(crate) step_bytes: usize,
     /// Of positions, by which attention shares a single row's among blocks.
     pub(crate) range: u32,
-    /// How many steps run whose data the device has from the one before; none, and the host feeds one.
-    pub(crate) ahead: u32,
+    /// Whether the device has the step's data from the step before, so that none is copied.
+    pub(crate) fed: bool,
 }
 
 // SAFETY: a graph's handle is the driver's, which may be used by any thread; the lock orders uses.

@@ -5,7 +5,7 @@
 use crate::driver::{Driver, Function, LaunchAttribute, Module, OVERLAP, Stream, TensorMap};
 use crate::operators::linear::matvec::{Arguments, Cut, Part};
 use crate::operators::linear::tiles::Together;
-use crate::operators::next_step::{End, NextStep};
+use crate::operators::next_step::NextStep;
 use ops::recording::Launch;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -14,9 +14,6 @@ use std::sync::Arc;
 
 /// Grid, block and bytes of dynamic shared memory.
 pub(crate) type Shape = ([u32; 3], [u32; 3], u32);
-
-/// Threads that a multiprocessor has at once, of any GPU since 8.0 at most.
-const MOST_THREADS: u64 = 2048;
 
 /// What waits for more that fits in its launch, and the calls that it serves: products of one input, and what begins a step.
 enum Pending {
@@ -34,15 +31,13 @@ pub struct Queue {
     functions: RefCell<HashMap<&'static str, (Function, u32)>>,
     overlap: bool,
     pub(crate) multiprocessors: u32,
-    /// The device's copy of the step that launches are of.
+    /// The device's copy of the step.
     pub(crate) step: u64,
     /// Zeroed words that kernels count arrivals in and leave zeroed.
     pub(crate) arrivals: u64,
     pending: RefCell<Option<Pending>>,
     /// Where logits will be of which the largest is wanted, and where its key goes.
     largest: Cell<Option<(u64, u64)>>,
-    /// Whether the launch that took it has more threads than fit the GPU at once.
-    outgrows: Cell<bool>,
     /// Calls that what is put now serves, and what was noted since [`Queue::take_launches`].
     serving: RefCell<Vec<u32>>,
     launches: RefCell<Vec<Launch>>,
@@ -69,7 +64,6 @@ impl Queue {
             arrivals,
             pending: RefCell::default(),
             largest: Cell::default(),
-            outgrows: Cell::default(),
             serving: RefCell::default(),
             launches: RefCell::default(),
             notes: Cell::new(false),
@@ -216,10 +210,8 @@ impl Queue {
         *self.pending.borrow_mut() = Some(Pending::Begin(one, calls));
     }
 
-    /// Ends a step whose head has found the largest column, in one launch with what was held back of the beginning of the next. `early`
-    /// is heeded where a block of the head must have ended before the last one starts: then all before the head has, and what follows may
-    /// read before it waits what earlier steps have written.
-    pub(crate) fn close(&self, end: &End) {
+    /// Ends a step whose largest column is at `best`, in one launch with what was held back of the beginning of the next.
+    pub(crate) fn close(&self, best: u64, result: u64) {
         let mut pending = self.pending.borrow_mut();
         let next = match &mut *pending {
             Some(Pending::Begin(next, _)) => *next,
@@ -227,7 +219,7 @@ impl Queue {
         };
         *pending = None;
         drop(pending);
-        next.close(&End { early: end.early && self.outgrows.get(), ..*end }, self);
+        next.close(best, result, self);
     }
 
     /// The next launch whose outputs lie at `logits` is to leave the key of the largest at `best`, if it can.
@@ -235,11 +227,10 @@ impl Queue {
         self.largest.set(Some((logits, best)));
     }
 
-    /// By a launch of so many threads that can: where the key goes, if it is wanted of the outputs at `y`.
-    pub(crate) fn takes_largest(&self, y: u64, threads: u64) -> Option<u64> {
+    /// By a launch that can: where the key goes, if it is wanted of the outputs at `y`.
+    pub(crate) fn takes_largest(&self, y: u64) -> Option<u64> {
         let (_, best) = self.largest.get().filter(|(logits, _)| *logits == y)?;
         self.largest.set(None);
-        self.outgrows.set(threads > u64::from(self.multiprocessors) * MOST_THREADS);
         Some(best)
     }
 

@@ -7,7 +7,7 @@ use crate::ahead::{Ahead, Put, What};
 use crate::cupti::ClockPair;
 use crate::driver::Event;
 use crate::memory::Memory;
-use crate::operators::next_step::{End, NextStep};
+use crate::operators::next_step::NextStep;
 use crate::queue::Queue;
 use crate::recorder::{Clocks, Noted};
 use crate::step;
@@ -38,10 +38,8 @@ pub(crate) struct Running {
     pub(crate) best: u64,
     /// The output whose argmax the last run left in `host`, in slot `turn`.
     pub(crate) found: Option<(u64, usize)>,
-    /// Slot of the last run that was asked for: the next one's results go to the one behind it.
+    /// Slot of the last run that was asked for: the next one's results go to the other, so that a step ahead overwrites none.
     pub(crate) turn: u32,
-    /// Of which pair the next graph's marks are.
-    pub(crate) marks: usize,
     pub(crate) ahead: Ahead,
     /// The output that a step ahead writes over what was asked for.
     pub(crate) overwritten: Option<Range<u64>>,
@@ -55,12 +53,12 @@ pub(crate) struct Running {
 
 /// How long the graphs of runs took.
 pub(crate) struct Timing {
-    /// A graph's, and those of the one that is put while it runs.
+    /// Two for the runs of each slot.
     pub(crate) marks: [[Event; 2]; 2],
     /// What lies between the marks around a graph that does next to nothing: one that the stream waits for, and one that waits in it.
     pub(crate) around_ns: [u64; 2],
-    /// Of each run that ran a program; `None` where it was no graph, or one of several steps whose last was not asked for.
-    pub(crate) graphs: Vec<Option<u64>>,
+    /// Of each run that ran a program, and whether it waited in the stream; `None` where it was no graph.
+    pub(crate) graphs: Vec<Option<(u64, bool)>>,
 }
 
 /// What is noted for [`Device::record`].
@@ -100,10 +98,9 @@ struct Argmax {
     arrived: u64,
     result: u64,
     step: u64,
-    next: u64,
     width: u32,
     f32: u32,
-    advance: u32,
+    advances: u32,
     unused: u32,
 }
 
@@ -148,16 +145,16 @@ impl Running {
         }
     }
 
-    /// Writes a step whose results go to the slot behind that of the last one; the bytes that it takes.
+    /// Writes a step whose results go to the other slot than those of the last one; the bytes that it takes.
     pub(crate) fn write_step(&mut self, step: &Step<'_>) -> io::Result<usize> {
         // SAFETY: the page-locked block is this long, and no kernel reads it now: every run that does was waited for, and a step ahead
         // has its data from the one before it.
         let block = unsafe { std::slice::from_raw_parts_mut(self.host, step::ROOM) };
-        step::write(step, self.next_turn(), block, self.step_there)
+        step::write(step, self.turn ^ 1, block, self.step_there)
     }
 
-    /// What is in the stream already and how many steps are left behind, if a run of `what` with the data that was written last is there.
-    pub(crate) fn claim(&mut self, what: &What, step_bytes: usize) -> Option<(Put, u32)> {
+    /// The run that is in the stream already, if a run of `what` with the data that was written last is that.
+    pub(crate) fn claim(&mut self, what: &What, step_bytes: usize) -> Option<Put> {
         let token = self.result(0);
         // SAFETY: `write_step` wrote so many bytes of the block, and only the holder of the lock writes there.
         let block = unsafe { std::slice::from_raw_parts(self.host, step_bytes) };
@@ -175,9 +172,7 @@ impl Running {
     pub(crate) fn step_in(&self, bytes: usize, one_row: bool) {
         let words = bytes.div_ceil(4) as u32;
         if one_row {
-            let copies = if bytes <= step::AHEAD_ROOM { step::MOST_AHEAD } else { 0 };
-            let step = NextStep::new(self.step_there).fed((self.host_there, words), (self.next_there(0), copies));
-            return self.queue.begin(step);
+            return self.queue.begin(NextStep::new(self.step_there).fed(self.host_there, words));
         }
         let arguments = StepIn { from: self.host_there, to: self.step_there, words, unused: 0 };
         self.queue.launch("place.cu", "step_in", ([words.div_ceil(256), 1, 1], [256, 1, 1], 0), &arguments);
@@ -192,34 +187,27 @@ impl Running {
         one
     }
 
-    /// Puts the end of a whole step of one row whose logits' largest was found, with what was held back of the next one's beginning. Behind
-    /// it the steps to come are moved on by `advance`, and what follows may start `early`.
-    pub(crate) fn close(&self, advance: u32, early: bool) {
-        let (best, result) = (self.best, self.host_there + step::ROOM as u64);
-        self.queue.close(&End { best, result, next: self.next_there(0), advance, early });
+    /// Puts the end of a whole step of one row whose logits' largest was found, with what was held back of the next one's beginning.
+    pub(crate) fn close(&self) {
+        self.queue.close(self.best, self.host_there + step::ROOM as u64);
     }
 
-    /// Where the device has a step to come.
-    pub(crate) fn next_there(&self, number: u32) -> u64 {
-        self.step_there + (step::ROOM + number as usize * step::AHEAD_ROOM) as u64
-    }
-
-    pub(crate) fn next_turn(&self) -> u32 {
-        (self.turn + 1) % step::SLOTS
-    }
-
-    /// Puts the search of every row's largest column at the end of a whole step, which goes to the step's slot. Behind one of one row,
-    /// whose next is certain, the steps to come are moved on by that many.
-    pub(crate) fn argmax(&self, output: &Matrix<'_>, advance: Option<u32>) {
-        let (result, next) = (self.host_there + step::ROOM as u64, advance.map_or(0, |_| self.next_there(0)));
-        let to = (result, self.queue.step, next, advance.unwrap_or(0));
-        self.search(output.as_ptr() as u64, (output.rows, output.width), output.dtype, to);
+    /// Puts the search of every row's largest column at the end of a whole step, which goes to the step's slot. A step of one row becomes
+    /// the next one then, `advances`.
+    pub(crate) fn argmax(&self, output: &Matrix<'_>, advances: bool) {
+        let result = self.host_there + step::ROOM as u64;
+        self.search(
+            output.as_ptr() as u64,
+            (output.rows, output.width),
+            output.dtype,
+            (result, self.step_there, advances),
+        );
     }
 
     /// The same of any rows `(rows, width)`, whose results go to slot `turn`.
     pub(crate) fn argmax_of(&self, start: u64, shape: (usize, usize), dtype: DType) {
         let result = self.host_there + step::ROOM as u64 + u64::from(self.turn) * ARGMAX_ROWS as u64 * 4;
-        self.search(start, shape, dtype, (result, 0, 0, 0));
+        self.search(start, shape, dtype, (result, 0, false));
     }
 
     fn search(
@@ -227,7 +215,7 @@ impl Running {
         logits: u64,
         (rows, width): (usize, usize),
         dtype: DType,
-        (result, step, next, advance): (u64, u64, u64, u32),
+        (result, step, advances): (u64, u64, bool),
     ) {
         let arguments = Argmax {
             logits,
@@ -235,10 +223,9 @@ impl Running {
             arrived: self.queue.arrivals + ARRIVALS as u64 * 4,
             result,
             step,
-            next,
             width: width as u32,
             f32: u32::from(dtype == DType::F32),
-            advance,
+            advances: u32::from(advances),
             unused: 0,
         };
         self.queue.launch("place.cu", "argmax", ([ARGMAX_BLOCKS, rows as u32, 1], [256, 1, 1], 0), &arguments);
@@ -253,7 +240,7 @@ impl Running {
     }
 
     fn slot(&self, turn: u32) -> *mut u32 {
-        // SAFETY: `SLOTS` of `ARGMAX_ROWS` words are inside the page-locked block, behind the step's data.
+        // SAFETY: two slots of `ARGMAX_ROWS` words are inside the page-locked block, behind the step's data.
         unsafe { self.host.add(step::ROOM).cast::<u32>().add(turn as usize * ARGMAX_ROWS) }
     }
 

@@ -7,11 +7,6 @@ use std::io;
 
 /// Bytes of the block, here and on the device.
 pub(crate) const ROOM: usize = 8 << 20;
-/// Slots for results: those of steps that were put ahead overwrite none that was not read.
-pub(crate) const SLOTS: u32 = 8;
-/// Steps of one row that are put ahead at once, and bytes of each, which lie behind the block on the device.
-pub(crate) const MOST_AHEAD: u32 = 4;
-pub(crate) const AHEAD_ROOM: usize = 16 << 10;
 
 const HEAD: usize = 48;
 const SEQUENCE: usize = 24;
@@ -73,7 +68,7 @@ pub(crate) fn write(step: &Step<'_>, turn: u32, block: &mut [u8], there: u64) ->
     Ok(end)
 }
 
-/// What a step of one row becomes, but for its token: the next position, and the next slot.
+/// What the last kernel of a step of one row makes of its data, but for the token: the next position, and the other slot.
 pub(crate) fn advance(block: &mut [u8]) {
     let mut change = |at: usize, to: &dyn Fn(u32) -> u32| {
         let word = &mut block[at..at + 4];
@@ -81,7 +76,7 @@ pub(crate) fn advance(block: &mut [u8]) {
         word.copy_from_slice(&value.to_le_bytes());
     };
     change(OFFSET_AT, &|offset| offset + 1);
-    change(TURN_AT, &|turn| (turn + 1) % SLOTS);
+    change(TURN_AT, &|turn| turn ^ 1);
 }
 
 /// Sets the token of a step of one row.
@@ -141,22 +136,12 @@ mod tests {
             write(&Step { tokens: &[token], sequences: &sequences }, turn, &mut block, 64).unwrap();
             block
         };
-        for turn in 0..SLOTS {
+        for turn in [0, 1] {
             let mut next = block(11, 7, turn);
             advance(&mut next);
             set_token(&mut next, 99);
-            assert_eq!(next, block(99, 8, (turn + 1) % SLOTS));
+            assert_eq!(next, block(99, 8, turn ^ 1));
         }
-    }
-
-    #[test]
-    fn kernels_know_the_slots_and_the_steps_ahead() {
-        let prelude = include_str!("../kernels/prelude.cuh");
-        for (name, value) in [("RESULT_SLOTS", SLOTS), ("MOST_AHEAD", MOST_AHEAD), ("AHEAD_BYTES", AHEAD_ROOM as u32)] {
-            assert!(prelude.contains(&format!("#define {name} {value}\n")), "{name} {value}");
-        }
-        // While one step's result is read, those of all that are ahead may come.
-        const { assert!(MOST_AHEAD + 1 < SLOTS) };
     }
 
     #[test]

@@ -89,15 +89,14 @@ pub trait Device: Send + Sync {
 
     /// Runs the calls of `bound` that are wanted, in order, and waits for them.
     ///
-    /// With `ahead` above zero the caller says that the next run, if one comes, is the same but for its token, which is this step's largest
-    /// column, and its position, which is one more; and so on for so many runs. The caches have room for them, and the model positions. A
-    /// device may then begin these steps before they are asked for. Of all of them only [`Device::argmax`] may be asked, and of this one. A
-    /// step that was begun and is not asked for leaves no trace but in what it would have written: the caches' positions behind those that
-    /// are filled, and the program's buffers.
+    /// With `ahead` the caller says that the next run, if one comes, is the same but for its token, which is this step's largest column,
+    /// and its position, which is one more; the caches have room for it, and the model a position. A device may then begin that step
+    /// before it is asked for. Of this one only [`Device::argmax`] may be asked. A step that was begun and is not asked for leaves no
+    /// trace but in what it would have written: the caches' positions behind those that are filled, and the program's buffers.
     ///
     /// # Errors
     /// The driver's; the step's results are then worthless.
-    fn run(&self, bound: &Bound, step: &Step<'_>, wants: &dyn Fn(&BoundCall) -> bool, ahead: usize) -> io::Result<()>;
+    fn run(&self, bound: &Bound, step: &Step<'_>, wants: &dyn Fn(&BoundCall) -> bool, ahead: bool) -> io::Result<()>;
 
     /// The lowest column with the largest value of a row of the output of the last whole run of `bound`.
     ///

@@ -240,8 +240,8 @@ fn run_once(engine: &mut Engine, request: &Request<'_>) -> Result<Option<Run>, E
 
     while output.len() < request.output_tokens && !engine.options().cancelled.load(Relaxed) {
         let fed = output[output.len() - 1];
-        // A device may begin steps that follow while this one's token is on its way.
-        let keep = Keep::Next(request.output_tokens - output.len() - 1);
+        // A device may begin the next step while this one's token is on its way.
+        let keep = if output.len() + 1 < request.output_tokens { Keep::Next } else { Keep::Last };
         let step = Instant::now();
         match engine.forward(&mut cache, &[fed], keep) {
             Ok(logits) => output.push(logits.argmax(0)?),

@@ -18,7 +18,6 @@ pub(crate) struct NextStep {
     words: u32,
     f32: u32,
     step: u64,
-    next: u64,
     best: u64,
     result: u64,
     table: DeviceWeight,
@@ -26,19 +25,7 @@ pub(crate) struct NextStep {
     frequencies: u64,
     angles: u64,
     pairs: u32,
-    copies: u32,
-    advance: u32,
-    early: u32,
-}
-
-/// How a step ends: where the head has left the key of its largest column, where results go, where the steps to come are and by how many
-/// they are moved on, and whether what follows may start meanwhile.
-pub(crate) struct End {
-    pub(crate) best: u64,
-    pub(crate) result: u64,
-    pub(crate) next: u64,
-    pub(crate) advance: u32,
-    pub(crate) early: bool,
+    unused: u32,
 }
 
 impl NextStep {
@@ -49,7 +36,6 @@ impl NextStep {
             words: 0,
             f32: 0,
             step,
-            next: 0,
             best: 0,
             result: 0,
             table: DeviceWeight::NONE,
@@ -57,9 +43,7 @@ impl NextStep {
             frequencies: 0,
             angles: 0,
             pairs: 0,
-            copies: 0,
-            advance: 0,
-            early: 0,
+            unused: 0,
         }
     }
 
@@ -87,9 +71,9 @@ impl NextStep {
         true
     }
 
-    /// The same with the step's data, `words` at `from`, of which `copies` steps to come are made at `next`.
-    pub(crate) fn fed(self, (from, words): (u64, u32), (next, copies): (u64, u32)) -> NextStep {
-        NextStep { from, words, next, copies, ..self }
+    /// The same with the step's data, `words` at `from`.
+    pub(crate) fn fed(self, from: u64, words: u32) -> NextStep {
+        NextStep { from, words, ..self }
     }
 
     /// Launches what begins a step.
@@ -97,9 +81,9 @@ impl NextStep {
         queue.put(FILE, "open_step", ([1, 1, 1], [THREADS, 1, 1], 0), self);
     }
 
-    /// Launches what ends one and begins the next.
-    pub(crate) fn close(&self, &End { best, result, next, advance, early }: &End, queue: &Queue) {
-        let arguments = NextStep { best, result, next, advance, early: u32::from(early), ..*self };
+    /// Launches what ends one, whose largest column the head has left at `best`, and begins the next.
+    pub(crate) fn close(&self, best: u64, result: u64, queue: &Queue) {
+        let arguments = NextStep { best, result, ..*self };
         queue.put(FILE, "close_step", ([1, 1, 1], [THREADS, 1, 1], 0), &arguments);
     }
 }
@@ -121,9 +105,9 @@ mod tests {
     fn an_embedding_and_angles_of_one_step_join_and_two_of_a_kind_do_not() {
         let embedding = NextStep::embedding(64, DeviceWeight::NONE, 128, 1);
         let angles = NextStep::angles(64, 256, 512, 32);
-        let mut all = NextStep::new(64).fed((4096, 40), (8192, 4));
+        let mut all = NextStep::new(64).fed(4096, 40);
         assert!(all.join(&embedding) && all.join(&angles));
-        assert_eq!((all.words, all.copies, all.y, all.f32, all.angles, all.pairs), (40, 4, 128, 1, 512, 32));
+        assert_eq!((all.words, all.y, all.f32, all.angles, all.pairs), (40, 128, 1, 512, 32));
         assert!(!all.join(&embedding) && !all.join(&angles));
         assert!(!NextStep::new(64).join(&all), "the step's data comes first");
     }

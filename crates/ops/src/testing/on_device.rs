@@ -88,7 +88,7 @@ fn run(tested: &Concrete, device: &Arc<dyn Device>, kernel: &'static Kernel) -> 
         first_row += shape.rows;
     }
     let step = Step { tokens: &tested.tokens, sequences: &sequences };
-    device.run(&bound, &step, &|_| true, 0).map_err(text)?;
+    device.run(&bound, &step, &|_| true, false).map_err(text)?;
     let mut after = vec![0; image.len()];
     device.download(bound.activation_arena().as_ptr(), &mut after).map_err(text)?;
     let allowed: Vec<_> = tested.outputs.iter().map(|view| bound.range(*view)).collect();

@@ -107,7 +107,7 @@ pub(super) fn run<O: Observer, N: Notebook>(
     let wanted = if request.phase == Phase::Prefill { 1 } else { request.output_tokens };
     while tokens.len() < wanted {
         let fed = [tokens[tokens.len() - 1]];
-        let keep = Keep::Next(wanted - tokens.len() - 1);
+        let keep = if tokens.len() + 1 < wanted { Keep::Next } else { Keep::Last };
         tokens.push(token(engine, &mut cache, (&fed, keep), DECODE_STEP, main, observer, notes)?);
     }
     let decoded = Mark::now();

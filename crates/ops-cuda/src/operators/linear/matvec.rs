@@ -96,9 +96,8 @@ impl Arguments {
     pub(crate) fn launch(&self, queue: &Queue, cut: &Cut) {
         let Cut { split, together, sharers, .. } = *cut;
         let blocks = self.first[self.parts as usize] * sharers;
-        let threads = u64::from(blocks) * u64::from(cut.warps) * 32;
         let alone = (self.parts == 1).then(|| finds_largest(cut.kernel)).flatten();
-        let found = alone.and_then(|kernel| Some((kernel, queue.takes_largest(self.part[0].y, threads)?)));
+        let found = alone.and_then(|kernel| Some((kernel, queue.takes_largest(self.part[0].y)?)));
         let (kernel, best) = found.unwrap_or((cut.kernel, 0));
         let whole = |part: &Part| part.w.rows.is_multiple_of(16 * together.max(1)) && part.w.has_bf16_scales();
         let known = self.part[..self.parts as usize].iter().all(whole).then(|| ahead::known(kernel, self.cols, cut));
