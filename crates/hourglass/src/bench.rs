@@ -182,7 +182,8 @@ fn report(args: &Args, record: &BenchRecord, gates: &[(String, Gate)]) -> Result
         return Ok(ExitCode::from(INTERRUPTED));
     }
     // An arm whose output or wiring failed is a check that failed, whether or not a gate asks.
-    let mut passed = record.coverage.is_complete() && !record.void && record.arms.iter().all(|arm| arm.counts);
+    let void = crate::void::said(record);
+    let mut passed = record.coverage.is_complete() && !void && record.arms.iter().all(|arm| arm.counts);
     for (text, gate) in gates {
         match gate.failures(record) {
             Ok(failures) => {

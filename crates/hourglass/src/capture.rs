@@ -50,6 +50,10 @@ enum Counting {
     Callgrind,
 }
 
+const PRECISION: f64 = 2.0;
+const WARMUP: usize = 3;
+const OVERHEAD_ROUNDS: usize = 2;
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -76,7 +80,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "F", conflicts_with = "precision")]
     seconds: Option<f64>,
     /// Capture until the widest 95 % interval of a kernel's share is so many percentage points to each side, for 30 s at most
-    #[arg(long, value_name = "POINTS", default_value_t = 2.0)]
+    #[arg(long, value_name = "POINTS", default_value_t = PRECISION)]
     precision: f64,
     /// CPU samples per second and thread
     #[arg(long, value_name = "HZ", default_value_t = probe::sampler::FREQUENCY_HZ)]
@@ -85,10 +89,10 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value = "auto")]
     counters: Counting,
     /// Passes before everything else
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = WARMUP)]
     warmup: usize,
     /// How often four blocks of passes (plain, captured, captured, plain) tell what capturing costs; 0: not at all
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = OVERHEAD_ROUNDS)]
     overhead_rounds: usize,
     /// Write the raw files into this new directory
     #[arg(long, value_name = "DIR", required_unless_present_any = ["simulated_pass", "profiled_pass"])]
@@ -203,7 +207,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         ));
         return Ok(ExitCode::from(INTERRUPTED));
     }
-    Ok(if record.void { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if crate::void::said(&record) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 impl Args {
@@ -228,6 +232,28 @@ impl Args {
             return Err(usage(format!("--precision {}: expected 0.1 to 50 percentage points", self.precision)));
         }
         Ok(())
+    }
+
+    /// # Errors
+    /// A flag that says how a pass of the CPU is captured, beside a GPU.
+    fn refuse_of_cpu(&self) -> Result<()> {
+        let given = [
+            ("--steps", self.steps.is_some_and(|steps| steps != 1)),
+            ("--seconds", self.seconds.is_some()),
+            ("--precision", self.precision != PRECISION),
+            ("--frequency", self.frequency != probe::sampler::FREQUENCY_HZ),
+            ("--counters", self.counters != Counting::Auto),
+            ("--warmup", self.warmup != WARMUP),
+            ("--overhead-rounds", self.overhead_rounds != OVERHEAD_ROUNDS),
+        ];
+        match given.into_iter().find(|(_, is)| *is) {
+            Some((flag, _)) => Err(usage(format!(
+                "{flag} beside --device {}: a pass on a GPU is captured once, each of its kernels alone, by its own profiler; \
+                 leave it out",
+                self.engine.machine.device
+            ))),
+            None => Ok(()),
+        }
     }
 
     fn capacity(&self) -> usize {

@@ -59,7 +59,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             true => output::print_json(&found)?,
             false => output::print(device_text(&found).as_bytes())?,
         }
-        return Ok(if found.void { ExitCode::FAILURE } else { ExitCode::SUCCESS });
+        return Ok(if crate::void::said(&found) { ExitCode::FAILURE } else { ExitCode::SUCCESS });
     }
     let progress = Progress::new("ceilings");
     let show = |done: usize, total: usize, what: &str| progress.steps(done, total, what);
@@ -87,7 +87,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     } else {
         output::print(text(&current).as_bytes())?;
     }
-    Ok(if current.ceilings.void { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if crate::void::said(&current.ceilings) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// A GPU's, measured now.

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use model::{Cache, GenerateOptions};
+use record::Finish;
 use serde::Serialize;
 use weights::{Message, RenderOptions};
 
@@ -15,7 +16,7 @@ use crate::failure::{Interrupted, usage};
 use crate::load::OnOff;
 use crate::load::{EngineArgs, ModelArgs};
 use crate::sampling::SamplingArgs;
-use crate::speak::{Finish, Timings, show_rate, speak};
+use crate::speak::{Timings, show_rate, speak};
 use crate::{input, interrupt, load, output};
 
 /// What there is for a model without a usable template.

@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         output::print(table::text(&record).as_bytes())?;
     }
-    let mut passed = !record.void && record.outcome.outcome != Outcome::Void;
+    let mut passed = !crate::void::said(&record) && record.outcome.outcome != Outcome::Void;
     for gate in record.gates.iter().filter(|gate| gate.answer != Answer::Holds) {
         output::note(format_args!("hourglass: --gate {}", gate.sentence));
         passed = false;

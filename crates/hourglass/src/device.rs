@@ -1,10 +1,11 @@
 //! What `--device` means: the CPU's workers, or a GPU that runs the programs in their place.
 //! Not here: the GPU itself (`ops-cuda`), and what this machine has (`doctor`).
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use anyhow::Result;
 use ops::Device;
+use ops_cuda::OpenError;
 
 use crate::failure::usage;
 use crate::output;
@@ -44,6 +45,46 @@ impl std::fmt::Display for DeviceChoice {
     }
 }
 
+/// A GPU that was named and cannot be used here.
+#[derive(Debug, thiserror::Error)]
+#[error("--device {device}: {why}; {instead}")]
+pub(crate) struct NoGpu {
+    device: DeviceChoice,
+    why: String,
+    instead: String,
+    /// The machine lacks what it takes, so that the same command will fail again.
+    pub(crate) lacking: bool,
+}
+
+impl NoGpu {
+    fn new(device: DeviceChoice, error: OpenError) -> NoGpu {
+        let lacking = !matches!(error, OpenError::Compile { .. } | OpenError::Gpu(_));
+        let instead = "leave --device out to run on the CPU".to_owned();
+        NoGpu { device, why: format!("{:#}", anyhow::Error::new(error)), instead, lacking }
+    }
+
+    /// The same where a rung was asked for that no CPU runs.
+    fn for_rung(self, rung: &str) -> NoGpu {
+        let on_gpu_alone = |known: &&ops::Checkpoint| known.name == rung;
+        if !ops::ladder::DEVICE.iter().any(on_gpu_alone) {
+            return self;
+        }
+        let instead = format!("'{rung}' runs on a GPU alone: on the CPU take another of `hourglass ladder`");
+        NoGpu { instead, ..self }
+    }
+}
+
+/// An error of opening a device, where checkpoint `rung` was to run on it.
+pub(crate) fn for_rung(error: anyhow::Error, rung: &str) -> anyhow::Error {
+    match error.downcast::<NoGpu>() {
+        Ok(no_gpu) => no_gpu.for_rung(rung).into(),
+        Err(error) => error,
+    }
+}
+
+/// What `auto` found is said once, however often it is asked.
+static SAID: Once = Once::new();
+
 /// GPUs that this process has opened: opening compiles kernels, and verbs ask for their options more than once.
 static OPEN: Mutex<Vec<(u32, Arc<dyn Device>)>> = Mutex::new(Vec::new());
 
@@ -72,10 +113,10 @@ impl DeviceChoice {
                 Ok(Some(device))
             }
             Err(error) if self == DeviceChoice::Auto => {
-                output::note(format_args!("--device auto: the CPU, because: {error}"));
+                SAID.call_once(|| output::note(format_args!("hourglass: --device auto: the CPU, because: {error}")));
                 Ok(None)
             }
-            Err(error) => Err(anyhow::Error::new(error).context(format!("--device {self}"))),
+            Err(error) => Err(NoGpu::new(self, error).into()),
         }
     }
 
@@ -91,15 +132,15 @@ impl DeviceChoice {
         }
     }
 
-    /// For verbs that only know the CPU.
+    /// For what only the CPU does, because of `why`.
     ///
     /// # Errors
     /// Another device was named.
-    pub(crate) fn expect_cpu(self, what: &str, instead: &str) -> Result<()> {
+    pub(crate) fn expect_cpu(self, what: &str, why: &str, instead: &str) -> Result<()> {
         if self == DeviceChoice::Cpu {
             return Ok(());
         }
-        Err(usage(format!("--device {self}: {what} runs on the CPU alone so far; leave it out, or {instead}")))
+        Err(usage(format!("--device {self}: {what} runs on the CPU alone, because {why}; leave it out, or {instead}")))
     }
 }
 
@@ -129,5 +170,14 @@ mod tests {
         assert!(DeviceChoice::Auto.open().unwrap().is_none() && DeviceChoice::Cpu.open().unwrap().is_none());
         let error = format!("{:#}", DeviceChoice::Cuda(0).open().err().unwrap());
         assert!(error.contains("--device cuda:0") && error.contains("driver") && error.contains("doctor"), "{error}");
+        assert!(error.contains("leave --device out"), "{error}");
+        let for_rung = |rung: &str| {
+            let error = DeviceChoice::Cuda(0).open().err().unwrap().downcast::<NoGpu>().unwrap();
+            assert!(error.lacking);
+            error.for_rung(rung).to_string()
+        };
+        let alone = for_rung("placed-attention");
+        assert!(alone.contains("runs on a GPU alone") && !alone.contains("leave --device out"), "{alone}");
+        assert!(for_rung("added-norm").contains("leave --device out"));
     }
 }

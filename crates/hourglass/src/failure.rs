@@ -3,6 +3,7 @@
 
 use std::process::ExitCode;
 
+use crate::device::NoGpu;
 use crate::{interrupt, output};
 
 /// A check or a run failed.
@@ -49,6 +50,9 @@ fn code(error: &anyhow::Error) -> u8 {
         }
         if cause.is::<Usage>() {
             return USAGE;
+        }
+        if let Some(error) = cause.downcast_ref::<NoGpu>() {
+            return if error.lacking { USAGE } else { FAILED };
         }
         if let Some(error) = cause.downcast_ref::<weights::Error>() {
             return weights_code(error);

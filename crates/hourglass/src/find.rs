@@ -89,9 +89,6 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
-    if args.climb {
-        args.machine.device.expect_cpu("find --climb", "give find a --checkpoint")?;
-    }
     // Said here, because the parser asks nothing more of a flag beside one that --climb excludes, such as --quick.
     for (flag, given) in [("--resume", args.resume.is_some()), ("--to", args.to.is_some())] {
         if given && !args.climb {
@@ -184,12 +181,38 @@ impl Args {
             None => Ok(()),
         }
     }
+
+    /// # Errors
+    /// A flag that says something else than what the folder was measured with.
+    fn refuse_other_than(&self, protocol: &FindProtocol) -> Result<()> {
+        let differs = |flag: &str, given: &str, was: &str| {
+            Err(usage(format!(
+                "{flag} {given} beside --from: the folder was measured with {was}, and nothing is measured again; leave it out"
+            )))
+        };
+        if self.checkpoint != ops::ladder::FAST && self.checkpoint != protocol.checkpoint {
+            return differs("--checkpoint", &self.checkpoint, &format!("'{}'", protocol.checkpoint));
+        }
+        for (flag, value) in plan::machine_flags(&self.machine, self.machine.device) {
+            let at = protocol.flags.iter().position(|known| *known == flag);
+            let known = at.map(|at| value.as_ref().and_then(|_| protocol.flags.get(at + 1)).cloned());
+            if known.as_ref() != Some(&value) {
+                let was = match known.flatten() {
+                    Some(known) => format!("{flag} {known}"),
+                    None => format!("no {flag}"),
+                };
+                return differs(&flag, value.as_deref().unwrap_or_default(), &was);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Ranks what a folder holds.
 fn again(args: &Args, from: &Path) -> Result<ExitCode> {
     let record_file = output::create_if_asked("--json-output", args.json_output.as_deref())?;
     let (workload, protocol, steps) = folder::said(from)?;
+    args.refuse_other_than(&protocol)?;
     let registry = folder::registry_of(&protocol.flags);
     let record = Folder::look(from, &protocol.checkpoint, protocol.flags.clone(), &registry)
         .record(workload, protocol, steps)?;
@@ -210,7 +233,8 @@ fn finish(args: &Args, record: &FindRecord, file: Option<output::OutputFile>, di
         output::note(format_args!("hourglass: interrupted: {why}; what was written is in {}", directory.display()));
         return Ok(ExitCode::from(INTERRUPTED));
     }
-    let complete = record.coverage.is_complete() && !record.void && record.ranking.known().is_some();
+    let void = crate::void::said(record);
+    let complete = record.coverage.is_complete() && !void && record.ranking.known().is_some();
     Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -10,6 +10,7 @@ use anyhow::Result;
 use ops::{CachePolicy, Checkpoint, Registry, WeightPolicy, ladder};
 use serde::Serialize;
 
+use crate::device::{DeviceChoice, for_rung};
 use crate::failure::usage;
 use crate::load::{DEFAULT_MODEL, ModelArgs, Solution};
 use crate::output;
@@ -25,6 +26,9 @@ pub(crate) struct Args {
     /// With --diff: columns per group when dense weights are quantized at load
     #[arg(long, value_name = "N", default_value_t = 128)]
     w4_group: usize,
+    /// Whose ladder: the CPU's, or a GPU's, which has more rungs: cpu, cuda[:N], or auto
+    #[arg(long, value_name = "cpu|cuda[:N]|auto", default_value_t = DeviceChoice::Cpu)]
+    device: DeviceChoice,
     /// Whose checkpoints
     #[arg(long, value_enum, default_value = "hourglass")]
     solution: Solution,
@@ -69,10 +73,22 @@ struct Listing {
     checkpoints: Vec<Rung>,
     aliases: Vec<Alias>,
     retired: Vec<Retired>,
+    /// Names of the rungs that run on a GPU alone, where they are not among the checkpoints.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    on_a_gpu_alone: Vec<&'static str>,
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let registry = args.solution.registry();
+    let registry = match (&args.diff, args.device) {
+        // Which kernels a rung's calls get is the GPU's to say; its names are known without one.
+        (Some(name), device) => match device.open().map_err(|error| for_rung(error, name))? {
+            Some(gpu) => registry.on_device(gpu.kernels()),
+            None => registry,
+        },
+        (None, device) if device.is_gpu()? => registry.on_device(&[]),
+        (None, _) => registry,
+    };
     match &args.diff {
         None if args.model.model.is_some() => {
             return Err(usage("--model is for --diff CHECKPOINT: the list of checkpoints is the same for every model"));
@@ -118,6 +134,11 @@ fn listing(registry: &Registry) -> Listing {
     Listing {
         checkpoints: registry.checkpoints().map(rung).collect(),
         aliases: vec![Alias { name: ladder::FAST, checkpoint: registry.newest().name }],
+        on_a_gpu_alone: ladder::DEVICE
+            .iter()
+            .map(|rung| rung.name)
+            .filter(|name| registry.checkpoint(name).is_err())
+            .collect(),
         retired: ladder::RETIRED.iter().map(|(name, why)| Retired { name, why }).collect(),
     }
 }
@@ -138,6 +159,10 @@ fn list(listing: &Listing) -> String {
     for Alias { name, checkpoint } in &listing.aliases {
         let meaning = format!("{name}: stands for '{checkpoint}', the newest rung; what --checkpoint is unless given");
         text += &paragraph("", &meaning, "  ");
+    }
+    if !listing.on_a_gpu_alone.is_empty() {
+        let names = listing.on_a_gpu_alone.join(", ");
+        text += &paragraph("", &format!("On a GPU alone: {names}; `hourglass ladder --device cuda` lists them"), "  ");
     }
     for Retired { name, why } in &listing.retired {
         text += &paragraph("", &format!("{name}: retired: {why}"), "  ");

@@ -41,6 +41,7 @@ mod store;
 mod timeline;
 mod tokenize;
 mod trace_package;
+mod void;
 mod wiring;
 
 use std::process::ExitCode;

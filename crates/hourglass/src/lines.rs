@@ -13,13 +13,14 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use probe::lines::{Given, lines_record};
 use record::capture::lines::{LinesRecord, PlaceLines};
+use record::capture::reduced::trace_checks;
 use record::capture::{export, placed};
 use record::trace::{write_folded, write_speedscope};
 use record::{Known, Unavailable};
 
 use crate::failure::usage;
 use crate::output::OutputDirectory;
-use crate::{output, trace_package};
+use crate::{output, trace_package, void};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -78,6 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             missing.how_to_get
         ))
     };
+    trace_package::expect_cpu(&package, &[("--binary", args.binary.is_some())])?;
     let resolved = match trace_package::resolved(&package, args.binary.as_deref(), &sources) {
         Known::Is(resolved) => resolved,
         Known::Unavailable(missing) => return Err(without(&missing)),
@@ -96,7 +98,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         tree_sha256: Known::Is(package.tree_sha256.clone()),
         profile_sha256: Known::unavailable("lines need none", "`hourglass reduce --profile-jsonl FILE`"),
     };
-    let record = lines_record(&given, raw, &placed(raw), &resolved);
+    let placed = placed(raw);
+    let record = lines_record(&given, raw, &placed, &resolved);
+    let profiled = package.profiled.as_ref().map(|profiled| &profiled.tree);
+    // What voids the reduced capture voids its lines.
+    if let Some(why) = void::failed(&trace_checks(raw, &placed, profiled)) {
+        anyhow::bail!(
+            "TRACE {}: the trace is void, so no line has a cost: {why}; nothing was written: capture again",
+            args.trace.display()
+        );
+    }
     if record.samples == 0 {
         return Err(usage(format!(
             "TRACE {}: no sample of a worker is in a captured pass, so no line has a cost; capture longer",
@@ -115,7 +126,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         output::print(text.as_bytes())?;
     }
-    Ok(if record.void { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if void::said(&record) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// The places that a part of their name picks; all of them without one.

@@ -10,7 +10,7 @@ use model::{Engine, Keep, LoadOptions};
 use ops::{Features, MechanismControls};
 use weights::{ModelFiles, ModelSource, OpenOptions};
 
-use crate::device::DeviceChoice;
+use crate::device::{DeviceChoice, for_rung};
 use crate::failure::usage;
 use crate::interrupt;
 use crate::progress::Progress;
@@ -217,7 +217,8 @@ impl MachineArgs {
     /// # Errors
     /// An unknown or retired checkpoint, an unknown feature, a number out of range.
     pub(crate) fn options(&self, flag: &str, checkpoint: &str) -> Result<LoadOptions> {
-        let (device, registry) = (self.device.open()?, self.registry()?);
+        let device = self.device.open().map_err(|error| for_rung(error, checkpoint))?;
+        let registry = self.registry()?;
         let checkpoint = registry
             .checkpoint(checkpoint)
             .map_err(|why| usage(format!("{flag}: {why}{}", self.solution.unbuilt())))?;
@@ -231,6 +232,15 @@ impl MachineArgs {
             }
             Some(threads) => options.threads = threads,
             None => {}
+        }
+        if self.pin && options.threads > ops::processors() {
+            return Err(usage(format!(
+                "--pin with {} threads: expected at most the {} processors of this process, as two workers that are pinned to one \
+                 wait for each other; give --threads {} or leave out --pin",
+                options.threads,
+                ops::processors(),
+                ops::processors()
+            )));
         }
         options.pin = self.pin;
         options.convert = self.convert;

@@ -191,13 +191,28 @@ pub(crate) fn print(bytes: &[u8]) -> Result<()> {
 }
 
 fn without_controls(bytes: &[u8]) -> Vec<u8> {
-    let shown = |byte: &u8| if byte.is_ascii_control() && !matches!(byte, b'\n' | b'\t') { b'?' } else { *byte };
-    bytes.iter().map(shown).collect()
+    let mut shown = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let Some((&byte, behind)) = rest.split_first() {
+        rest = behind;
+        match (byte, behind.first()) {
+            // U+0080 to U+009F, which some terminals obey as they do ESC.
+            (0xc2, Some(0x80..=0x9f)) => {
+                shown.push(b'?');
+                rest = &behind[1..];
+            }
+            (b'\n' | b'\t', _) => shown.push(byte),
+            _ => shown.push(if byte.is_ascii_control() { b'?' } else { byte }),
+        }
+    }
+    shown
 }
 
-/// Tells the person something on stderr. Nobody there to read it is no reason to fail, as `eprintln!` would.
+/// Tells the person something on stderr, as [`print()`] does. Nobody there to read it is no reason to fail, as `eprintln!` would.
 pub(crate) fn note(text: impl std::fmt::Display) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let mut out = io::stderr().lock();
+    let line = format!("{text}\n").into_bytes();
+    let _ = if out.is_terminal() { out.write_all(&without_controls(&line)) } else { out.write_all(&line) };
 }
 
 #[cfg(test)]
@@ -211,6 +226,8 @@ mod tests {
             without_controls("a\u{1b}[31mb\u{7}\tc\u{7f}\u{e9}\n".as_bytes()),
             "a?[31mb?\tc?\u{e9}\n".as_bytes()
         );
+        assert_eq!(without_controls("x\u{9b}31m\u{85}\u{a0}\u{2028}".as_bytes()), "x?31m?\u{a0}\u{2028}".as_bytes());
+        assert_eq!(without_controls(&[0xc2]), [0xc2], "the first half of a letter");
     }
 
     #[test]

@@ -57,6 +57,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Some(directory) => Some(trace_package::open("--trace", directory, &manifest, &described)?),
         None => None,
     };
+    if let Some(package) = &package {
+        let given = [("--binary", args.binary.is_some()), ("--profile-jsonl", args.profile_jsonl.is_some())];
+        trace_package::expect_cpu(package, &given)?;
+    }
     let profile = args.profile_jsonl.as_deref().map(read_profile).transpose()?;
     let ceilings = ceilings(args, &described.metadata)?;
     let no_trace = || Known::unavailable("no trace was given", "--trace DIR");
@@ -113,7 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         output::print(table::body(&record).as_bytes())?;
     }
-    Ok(if record.void { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if crate::void::said(&record) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 type Profile = (Vec<record::capture::reduced::counters::CounterRow>, record::capture::reduced::counters::ProfileUse);
@@ -136,6 +140,16 @@ fn ceilings(args: &Args, metadata: &record::CaptureMetadata) -> Result<Known<Cei
         }
         Some(path) => {
             let given: Ceilings = files::read("--ceilings", path)?;
+            let on_gpu = metadata.conditions.host.device != "cpu";
+            if given.is_of_device() != on_gpu {
+                let (expected, found) = if on_gpu { ("a GPU's", "the CPU's") } else { ("the CPU's", "a GPU's") };
+                return Err(usage(format!(
+                    "--ceilings {}: expected {expected} ceilings, as the pass ran there, found {found}: give a record of \
+                     `hourglass ceilings --device {}`",
+                    path.display(),
+                    if on_gpu { "cuda" } else { "cpu" }
+                )));
+            }
             let (captured, measured) = (&metadata.conditions.host, &given.conditions.host);
             if captured.cpu_model != measured.cpu_model || captured.processors != measured.processors {
                 return Err(usage(format!(

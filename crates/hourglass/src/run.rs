@@ -6,14 +6,13 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use model::GenerateOptions;
-use record::{Conditions, Reading, Subject, Unit};
-use serde::Serialize;
+use record::{Finish, Reading, Record, RunRecord, Unit};
 use weights::{ModelFiles, RenderOptions, Tokenizer};
 
 use crate::failure::{Interrupted, usage};
 use crate::load::{EngineArgs, ModelArgs, OnOff};
 use crate::sampling::SamplingArgs;
-use crate::speak::{Finish, Spoken, Timings, show_rate, speak};
+use crate::speak::{Spoken, Timings, show_rate, speak};
 use crate::{input, load, output};
 
 #[derive(clap::Args)]
@@ -52,31 +51,6 @@ pub(crate) struct Args {
     /// Print the JSON record in place of the text
     #[arg(long)]
     json: bool,
-}
-
-/// The record of one answer.
-#[derive(Serialize)]
-struct Answer {
-    schema: &'static str,
-    model: String,
-    model_fingerprint: String,
-    subject: Subject,
-    conditions: Conditions,
-    sampling: SamplingArgs,
-    prompt_ids: Vec<u32>,
-    /// Generated, a final stop token included.
-    token_ids: Vec<u32>,
-    text: record::Known<String>,
-    finish: Finish,
-    /// Natural logarithms, one per generated token, of the model's own distribution.
-    log_probabilities: Vec<f32>,
-    load: Reading,
-    #[serde(flatten)]
-    timings: Timings,
-    /// Most bytes allocated at once during the request, weights included.
-    peak_allocated: Reading,
-    /// Largest resident size of the process, loading included.
-    peak_resident: Reading,
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
@@ -135,13 +109,15 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let generated = spoken.ids.len();
     let finish = spoken.finish;
     if quiet || record.is_some() {
-        let answer = Answer {
-            schema: "run/1",
+        let mut answer = RunRecord {
+            schema: RunRecord::SCHEMA.to_owned(),
+            created: probe::now(),
             model: files.label().to_owned(),
             model_fingerprint: files.fingerprint()?,
             subject: probe::subject(&engine, args.engine.machine.solution.name(), &files.describe_encoding()),
             conditions: load::conditions(&mut engine, prompt.len(), capacity)?,
-            sampling: args.sampling,
+            conditions_id: String::new(),
+            sampling: args.sampling.recorded(),
             prompt_ids: prompt,
             token_ids: spoken.ids,
             text: match spoken.text {
@@ -154,10 +130,16 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             finish,
             log_probabilities: spoken.log_probabilities,
             load: Reading::measured(load_seconds, Unit::Seconds, 1),
-            timings,
+            prefill: timings.prefill,
+            prefill_rate: timings.prefill_rate,
+            decode_rate: timings.decode_rate,
+            step_seconds: timings.step_seconds,
             peak_allocated: Reading::measured(peak_bytes as f64, Unit::Bytes, 1),
             peak_resident: resident,
+            checks: Vec::new(),
+            void: false,
         };
+        answer.close();
         if let Some(record) = record {
             record.finish_with_json(&answer)?;
         }

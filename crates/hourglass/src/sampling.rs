@@ -3,10 +3,11 @@
 
 use anyhow::Result;
 use model::SamplingOptions;
+use record::Drawing;
 
 use crate::failure::usage;
 
-#[derive(clap::Args, Clone, Debug, serde::Serialize)]
+#[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
     /// Temperature; 0 takes the most likely token always
@@ -30,6 +31,18 @@ pub(crate) struct SamplingArgs {
 }
 
 impl SamplingArgs {
+    /// As a record has them.
+    pub(crate) fn recorded(&self) -> Drawing {
+        Drawing {
+            temp: self.temp,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            seed: self.seed,
+        }
+    }
+
     /// # Errors
     /// A number outside its range, by flag.
     pub(crate) fn options(&self) -> Result<SamplingOptions> {

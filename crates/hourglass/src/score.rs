@@ -7,8 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::ValueEnum;
 use model::{Engine, Keep};
-use record::{Conditions, Known, Reading, Subject, Unit};
-use serde::Serialize;
+use record::{Known, Reading, Record, ScoreRecord, Unit};
 
 use crate::failure::Interrupted;
 use crate::load::{EngineArgs, ModelArgs};
@@ -55,23 +54,6 @@ pub(crate) struct Args {
     /// Print the JSON record in place of the summary
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Serialize)]
-struct Score {
-    schema: &'static str,
-    model: String,
-    model_fingerprint: String,
-    subject: Subject,
-    conditions: Conditions,
-    ids: Vec<u32>,
-    /// In nats, of each token after the first, given all before it.
-    negative_log_likelihood: Vec<f64>,
-    /// In nats per token.
-    average: Known<f64>,
-    perplexity: Known<f64>,
-    /// Of the forward passes alone.
-    seconds: Reading,
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
@@ -129,18 +111,23 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         ),
         _ => "1 token: nothing to score; give two tokens or more\n".to_owned(),
     };
-    let score = Score {
-        schema: "score/1",
+    let mut score = ScoreRecord {
+        schema: ScoreRecord::SCHEMA.to_owned(),
+        created: probe::now(),
         model: files.label().to_owned(),
         model_fingerprint: files.fingerprint()?,
         subject: probe::subject(&engine, args.engine.machine.solution.name(), &files.describe_encoding()),
         conditions: load::conditions(&mut engine, ids.len(), ids.len())?,
+        conditions_id: String::new(),
         ids,
         negative_log_likelihood: losses,
         average,
         perplexity,
         seconds: Reading::measured(seconds, Unit::Seconds, 1),
+        checks: Vec::new(),
+        void: false,
     };
+    score.close();
     if let Some(record) = record {
         record.finish_with_json(&score)?;
     }

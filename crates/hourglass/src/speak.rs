@@ -5,25 +5,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use model::{Cache, Engine, GenerateOptions};
-use record::{Reading, Unit};
+use record::{Finish, Reading, Unit};
 use serde::Serialize;
 use weights::Tokenizer;
 
 use crate::interrupt;
-
-/// Why an answer ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Finish {
-    /// The model gave one of its stop tokens.
-    Stop,
-    /// `--max-tokens` were given.
-    Length,
-    /// The context is full.
-    Context,
-    /// Ctrl-C.
-    Interrupted,
-}
 
 /// An answer and what it took.
 pub(crate) struct Spoken {

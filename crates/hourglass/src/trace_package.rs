@@ -29,6 +29,8 @@ pub(crate) struct Described {
 pub(crate) struct Package {
     /// Unavailable where a GPU's pass could not be profiled.
     pub(crate) raw: Known<RawTrace>,
+    /// Whether a GPU ran the pass, profiled or not.
+    of_gpu: bool,
     /// What a GPU's profiler said beside it.
     pub(crate) profiled: Option<Profiled>,
     /// The bytes of `callgrind.out`, if it has one.
@@ -154,6 +156,13 @@ pub(crate) fn open(flag: &str, directory: &Path, manifest: &Manifest, described:
             described.metadata.steps
         )));
     }
+    let samples = raw.known().map_or(described.metadata.sampling.samples, |raw| raw.samples.len() as u64);
+    if samples != described.metadata.sampling.samples {
+        return Err(named(format!(
+            "holds {samples} samples, its metadata say {}; give the three outputs of one capture",
+            described.metadata.sampling.samples
+        )));
+    }
     let callgrind = match manifest.get(CALLGRIND) {
         Some(_) => Some(read(CALLGRIND).map_err(|error| named(format!("{CALLGRIND}: {error}")))?),
         None => None,
@@ -165,7 +174,20 @@ pub(crate) fn open(flag: &str, directory: &Path, manifest: &Manifest, described:
         manifest_sha256: manifest.sha256(),
     };
     let tree_sha256 = manifest.get(SOURCES).unwrap_or_default().to_owned();
-    Ok(Package { raw, profiled, callgrind, package, tree_sha256 })
+    Ok(Package { raw, of_gpu: manifest.get(PROFILE).is_some(), profiled, callgrind, package, tree_sha256 })
+}
+
+/// Flags that say something of a pass that ran on the CPU.
+///
+/// # Errors
+/// One was given, and the pass ran on a GPU.
+pub(crate) fn expect_cpu(package: &Package, given: &[(&str, bool)]) -> Result<()> {
+    match given.iter().find(|(_, is)| *is && package.of_gpu) {
+        Some((flag, _)) => Err(usage(format!(
+            "{flag}: is of passes that ran on the CPU, and this trace is a GPU's ({PROFILE} is in it); leave it out"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// A page of a GPU's profiler, unpacked as it is read.

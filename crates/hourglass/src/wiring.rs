@@ -89,7 +89,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     } else {
         output::print(table::text(&record, args.all).as_bytes())?;
     }
-    Ok(if record.void { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if crate::void::said(&record) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn open(args: &Args, capacity: usize) -> Result<ModelFiles> {

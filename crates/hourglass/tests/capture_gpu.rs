@@ -21,6 +21,9 @@ use support::{refusal, root, run};
 
 const FILES: [&str; 5] = ["calls.json", "profile.json", "ncu-raw.csv.gz", "ncu-sass.csv.gz", "ncu-source.csv.gz"];
 
+/// What `smsp__pcsamp_sample_count` of the four launches sums to.
+const SAMPLES: u64 = 2 + 1 + 2 + 86;
+
 /// A trace directory with its manifest and metadata, of which `change` may have changed a file.
 struct Trace {
     folder: tempfile::TempDir,
@@ -56,6 +59,8 @@ impl Trace {
             bytes: contents.bytes,
             manifest_sha256: listed.sha256(),
         };
+        // Of the whole pass; the pages were cut to four launches.
+        metadata.sampling.samples = SAMPLES;
         metadata.close();
         fs::write(folder.path().join("trace.capture.json"), serde_json::to_vec(&metadata).unwrap()).unwrap();
         Trace { folder }
@@ -81,6 +86,10 @@ impl Trace {
         let output = run(&words.iter().map(String::as_str).collect::<Vec<_>>());
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         record::read("reduced.json", &fs::read(self.at("reduced.json")).unwrap()).unwrap()
+    }
+
+    fn lines_words(&self) -> Vec<String> {
+        ["lines", &self.at("trace"), "--out", &self.at("lines")].map(str::to_owned).to_vec()
     }
 
     fn refused(&self) -> String {
@@ -127,6 +136,12 @@ fn a_pass_of_an_h200_is_reduced_and_its_checks_hold() {
     let calls = time("embed") + time("rope_table");
     let all: f64 = device.kernels.iter().filter_map(|kernel| kernel.time.value()).sum();
     assert!((tree.dispatch.clocked_share.value().unwrap() - (1.0 - calls / all)).abs() < 1e-9);
+    // As printed: more hits than accesses are no share.
+    let embed = device.kernels.iter().find(|kernel| kernel.operator == "embed").unwrap();
+    let hits = &embed.l2_hit_share.missing().unwrap().unavailable;
+    assert!(hits.contains("163.42 % of lts__t_sector_hit_rate.pct"), "{hits}");
+    assert_eq!(device.dropped, Known::Is(0));
+    assert_eq!(device.kernels.iter().map(|kernel| kernel.samples).sum::<u64>(), SAMPLES);
     let limiter = &tree.rows[0].limiter;
     assert!(limiter.parts.iter().all(|part| part.from.contains("profiler")), "{limiter:?}");
     assert!(record.instructions.missing().unwrap().unavailable.contains("GPU"));
@@ -148,6 +163,14 @@ fn its_lines_are_the_repositorys_and_verified() {
     }
     let rows = || record.places.iter().flat_map(|place| &place.rows);
     assert!(rows().filter(|row| row.self_innermost.samples > 0).all(|row| row.in_repository && row.line > 0));
+    // The same trace makes the same files.
+    let again =
+        run(&["lines", &trace.at("trace"), "--out", &trace.at("again"), "--sources", sources.to_str().unwrap()]);
+    assert!(again.status.success());
+    for file in ["lines.json", "lines.csv", "folded.txt", "speedscope.json", "callgrind.out"] {
+        let read = |folder: &str| fs::read(Path::new(&trace.at(folder)).join(file)).unwrap();
+        assert_eq!(read("lines"), read("again"), "{file}");
+    }
     // Helpers of the prelude are the innermost lines of what they are inlined into.
     assert!(rows().any(|row| row.file.ends_with("prelude.cuh") && row.self_innermost.samples > 0));
     assert!(fs::metadata(Path::new(&trace.at("lines")).join("profile.pb.gz")).unwrap().len() > 100);
@@ -192,4 +215,90 @@ fn pages_that_do_not_fit_each_other_are_refused() {
         fs::write(&path, text).unwrap();
     });
     assert!(outside.refused().contains("profile.json"), "{}", outside.refused());
+    let empty = Trace::new(|folder| edit(folder, FILES[4], |_| String::new()));
+    assert!(empty.refused().contains("has no instruction under any line"), "{}", empty.refused());
+    let commas = Trace::new(|folder| edit(folder, FILES[2], |page| page.replace("\"0.97\"", "\"0,97\"")));
+    assert!(commas.refused().contains("'0,97' is no number of the form"), "{}", commas.refused());
+}
+
+/// Changes the list of launches.
+fn relisted(change: impl FnOnce(&mut serde_json::Value)) -> Trace {
+    Trace::new(|folder| {
+        let path = folder.join("profile.json");
+        let mut profile: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        change(&mut profile["launches"]);
+        fs::write(&path, profile.to_string()).unwrap();
+    })
+}
+
+#[test]
+fn launches_that_are_credited_to_other_calls_and_names_that_are_commands_are_refused() {
+    let swapped = relisted(|launches| {
+        (launches[1]["calls"], launches[2]["calls"]) = (serde_json::json!([1]), serde_json::json!([0]));
+    });
+    assert!(swapped.refused().contains("serves call 0 behind one of call 1"), "{}", swapped.refused());
+    let words = swapped.lines_words();
+    let lines = refusal(&words.iter().map(String::as_str).collect::<Vec<_>>(), 2);
+    assert!(lines.contains("serves call 0 behind one of call 1"), "{lines}");
+    let coloured = relisted(|launches| launches[1]["kernel"] = serde_json::json!("\u{1b}[31mred"));
+    let message = coloured.refused();
+    assert!(message.contains("'\\u{1b}[31mred' holds a control character") && !message.contains('\u{1b}'), "{message}");
+    let forged = Trace::new(|folder| {
+        let path = folder.join("calls.json");
+        let text = fs::read_to_string(&path).unwrap().replace("\"rope_table\"", "\"rope\\n100 % memory\"");
+        fs::write(&path, text).unwrap();
+    });
+    assert!(forged.refused().contains("calls.json: the name 'rope\\n100 % memory'"), "{}", forged.refused());
+}
+
+/// One verdict on what the profiler lost, by the checks' own words; and nothing that looks like lines.
+#[test]
+fn what_voids_the_reduced_capture_voids_its_lines() {
+    let lossy = Trace::new(|folder| {
+        edit(folder, FILES[2], |page| {
+            let mut rows = page.lines().map(|row| row.split("\",\"").map(str::to_owned).collect::<Vec<_>>());
+            let heading = rows.next().unwrap();
+            let at = heading.iter().position(|name| name == "smsp__pcsamp_dropped_bytes").unwrap();
+            let mut rows: Vec<Vec<String>> = std::iter::once(heading).chain(rows).collect();
+            assert_eq!(rows[2][at], "0");
+            rows[2][at] = "4,096".to_owned();
+            rows.iter().map(|row| row.join("\",\"") + "\n").collect()
+        })
+    });
+    let words = lossy.reduce_words();
+    let output = run(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(output.status.code(), Some(1));
+    let reduced = String::from_utf8_lossy(&output.stderr);
+    let check = "bytes of samples that the profiler dropped: expected 0, found 4096";
+    assert!(reduced.contains("the record is void") && reduced.contains(check), "{reduced}");
+    let words = lossy.lines_words();
+    let lines = refusal(&words.iter().map(String::as_str).collect::<Vec<_>>(), 1);
+    assert!(lines.contains(check), "{lines}");
+    assert!(!Path::new(&lossy.at("lines")).exists());
+}
+
+#[test]
+fn metadata_of_other_samples_and_flags_of_the_cpu_are_refused() {
+    let trace = Trace::new(|_| {});
+    for (flag, value) in [("--binary", "/bin/true"), ("--profile-jsonl", "counters.json")] {
+        let mut words = trace.reduce_words();
+        words.extend([flag.to_owned(), value.to_owned()]);
+        let message = refusal(&words.iter().map(String::as_str).collect::<Vec<_>>(), 2);
+        assert!(message.contains(flag) && message.contains("this trace is a GPU's"), "{message}");
+    }
+    let mut words = trace.lines_words();
+    words.extend(["--binary".to_owned(), "/bin/true".to_owned()]);
+    let message = refusal(&words.iter().map(String::as_str).collect::<Vec<_>>(), 2);
+    assert!(message.contains("--binary: is of passes that ran on the CPU"), "{message}");
+    let path = trace.at("trace.capture.json");
+    let mut metadata: CaptureMetadata = record::read("capture.json", &fs::read(&path).unwrap()).unwrap();
+    metadata.sampling.samples += 1;
+    metadata.close();
+    fs::write(&path, serde_json::to_vec(&metadata).unwrap()).unwrap();
+    assert!(trace.refused().contains("holds 91 samples, its metadata say 92"), "{}", trace.refused());
+    for flag in ["--warmup", "--frequency", "--overhead-rounds", "--steps"] {
+        let words = ["capture", "--device", "cuda", "--trace", &trace.at("new"), flag, "7"];
+        let message = refusal(&words, 2);
+        assert!(message.contains(&format!("{flag} beside --device cuda:0")), "{message}");
+    }
 }

@@ -103,3 +103,13 @@ fn wrong_numbers_and_existing_outputs_are_refused_before_any_work() {
         assert!(message.contains(expected), "{arguments:?}: {message}");
     }
 }
+
+/// A cache folder that is a file: what was measured is printed, and nobody is told that it is somewhere.
+#[test]
+fn what_could_not_be_kept_is_not_called_kept() {
+    let home = tempfile::NamedTempFile::new().unwrap();
+    let output = ceilings(home.path(), &["--rounds", "1"]);
+    let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(said.lines().any(|line| line == "not kept") && !said.contains("kept in"), "{said}");
+    assert!(told.contains("so the ceilings are not kept"), "{told}");
+}

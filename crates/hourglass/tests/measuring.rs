@@ -143,6 +143,12 @@ fn find_walks_all_views_and_leaves_them_in_a_folder() {
     assert!(message.contains("--out") && message.contains("never overwritten"), "{message}");
     let message = refusal(&["find", "--from", &out, "--seed", "3"], 2);
     assert!(message.contains("--seed beside --from"), "{message}");
+    for (flag, value) in [("--threads", "7"), ("--device", "cuda:0"), ("--checkpoint", "rope"), ("--w4-group", "64")] {
+        let message = refusal(&["find", "--from", &out, flag, value], 2);
+        assert!(message.contains(&format!("{flag} {value} beside --from: the folder was measured with ")), "{message}");
+    }
+    assert!(refusal(&["find", "--from", &out, "--pin"], 2).contains("--pin"));
+    stdout(&["find", "--from", &out, "--checkpoint", "quantized-matvec"]);
     // A view that is lost costs its rows and nothing else.
     let replay = Path::new(&out).join("replay.json");
     let mut alone: record::ReplayRecord = read("replay.json", &std::fs::read(&replay).unwrap()).unwrap();

@@ -43,6 +43,7 @@ fn run_tells_ids_probabilities_and_what_is_missing() {
     for reading in ["load", "prefill", "prefill_rate", "decode_rate", "peak_allocated", "peak_resident"] {
         assert!(answer[reading]["value"].as_f64().unwrap() > 0.0, "{reading}: {answer}");
     }
+    record::read::<record::RunRecord>("stdout", answer.to_string().as_bytes()).unwrap();
     // The same ids, streamed.
     let text = stdout(&on_tiny("run", &["--ids", "5,6,7", "--max-tokens", "6"]));
     assert_eq!(text.trim_end(), tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(" "));
@@ -60,6 +61,21 @@ fn a_probability_is_that_of_score() {
     let average = losses.iter().sum::<f64>() / losses.len() as f64;
     assert!((score["average"].as_f64().unwrap() - average).abs() < 1e-12);
     assert!((score["perplexity"].as_f64().unwrap() - average.exp()).abs() < 1e-9);
+    // What a verb writes is shown by another one, and a number that was changed is told.
+    let folder = tempfile::tempdir().unwrap();
+    for (kind, record, number) in [("run/1", &answer, "decode_rate"), ("score/1", &score, "average")] {
+        let file = folder.path().join("record.json");
+        let shown = |record: &Value| {
+            std::fs::write(&file, record.to_string()).unwrap();
+            String::from_utf8(run(&["records", "show", file.to_str().unwrap()]).stdout).unwrap()
+        };
+        let whole = shown(record);
+        assert!(whole.contains(kind) && !whole.contains("NOT VERIFIED"), "{whole}");
+        let mut changed = record.clone();
+        let place = if changed[number].is_object() { &mut changed[number]["value"] } else { &mut changed[number] };
+        *place = (2.0 * place.as_f64().unwrap()).into();
+        assert!(shown(&changed).contains("NOT VERIFIED"), "{number}");
+    }
 }
 
 #[test]

@@ -25,13 +25,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Why a GPU cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("no NVIDIA driver: {why}; `hourglass doctor` says how to get it, or run with --device cpu")]
+    #[error("no NVIDIA driver: {why}; `hourglass doctor` says how to get it")]
     Driver { why: String },
     #[error("GPU {wanted} was asked for, and the driver sees {found}; give --device cuda:N with N below that")]
     Ordinal { wanted: u32, found: i32 },
-    #[error("{name} is of compute capability {major}.{minor}; the kernels need 8.0 or newer: run with --device cpu")]
+    #[error("{name} is of compute capability {major}.{minor}; the kernels need 8.0 or newer")]
     Capability { name: String, major: i32, minor: i32 },
-    #[error("no run-time compiler (NVRTC): {why}; `hourglass doctor` says how to get it, or run with --device cpu")]
+    #[error("no run-time compiler (NVRTC): {why}; `hourglass doctor` says how to get it")]
     Compiler { why: String },
     #[error("the kernels did not compile: {why}")]
     Compile { why: String },

@@ -105,7 +105,11 @@ impl Registry {
             return Ok(found);
         }
         if ladder::DEVICE.iter().any(|checkpoint| checkpoint.name == name) {
-            return Err(format!("checkpoint '{name}' is a rung of the GPU's ladder: give --device cuda with it"));
+            return Err(format!(
+                "checkpoint '{name}' is a rung of the GPU's ladder: it needs a GPU (`hourglass doctor` says whether one can be \
+                 used) and --device cuda; on the CPU take '{}'",
+                self.newest().name
+            ));
         }
         if ladder::beside::has(name) {
             let newest = self.newest().name;

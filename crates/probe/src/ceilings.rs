@@ -149,12 +149,13 @@ pub fn refresh(
     let counts = measure::thread_counts(threads.max(1), processors);
     let ceilings = measure::measure(&counts, rounds.max(1), cancelled, progress)?;
     let mut notes = Vec::new();
-    let path = store::path();
+    let mut path = store::path();
     match &path {
         None => notes.push("neither XDG_CACHE_HOME nor HOME names a folder: the ceilings are not kept".to_owned()),
-        Some(path) => {
-            if let Err(error) = store::save(path, &ceilings) {
-                notes.push(format!("{}: cannot be written, so the ceilings are not kept: {error}", path.display()));
+        Some(place) => {
+            if let Err(error) = store::save(place, &ceilings) {
+                notes.push(format!("{}: cannot be written, so the ceilings are not kept: {error}", place.display()));
+                path = None;
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Every kind of record in one table, so that a file can be judged without knowing beforehand what it is.
 //! Not here: reading one kind into its type (`read.rs`), and what a kind holds.
 
+use crate::answer::RunRecord;
 use crate::bench::BenchRecord;
 use crate::capture::CaptureMetadata;
 use crate::capture::lines::LinesRecord;
@@ -14,6 +15,7 @@ use crate::find::FindRecord;
 use crate::read::{ReadError, Record, read, schema, schema_in};
 use crate::replay::cases::ReplayRecord;
 use crate::replay::compare::ReplayComparison;
+use crate::score::ScoreRecord;
 use crate::sensitivity::SensitivityRecord;
 use crate::shapes::ShapeStudy;
 use crate::timeline::TimelineRecord;
@@ -46,6 +48,8 @@ pub const KINDS: &[Kind] = &[
     kind::<LinesRecord>(),
     kind::<ReplayComparison>(),
     kind::<ReplayRecord>(),
+    kind::<RunRecord>(),
+    kind::<ScoreRecord>(),
     kind::<SensitivityRecord>(),
     kind::<ShapeStudy>(),
     kind::<TimelineRecord>(),

@@ -1,6 +1,7 @@
 //! What a measurement is: readings with units, the workload and conditions they belong to, statistics, the records' schemas.
 //! Not here: anything that measures, and any engine; a record from another machine or an older build is read without one.
 
+mod answer;
 pub mod bench;
 pub mod capture;
 mod ceilings;
@@ -24,6 +25,7 @@ mod read;
 mod replay;
 mod request;
 mod samples;
+mod score;
 mod sensitivity;
 mod shapes;
 pub mod statistics;
@@ -34,6 +36,7 @@ mod wiring;
 mod wiring_plan;
 mod workload;
 
+pub use answer::{Drawing, Finish, RunRecord};
 pub use capture::CaptureMetadata;
 pub use capture::lines::LinesRecord;
 pub use capture::reduced::CaptureRecord;
@@ -63,6 +66,7 @@ pub use replay::floor::{Floor, Limit, Roof, Work};
 pub use replay::{AbsentGroup, CacheBlock, CacheCounters, GroupRow, OperatorRow, Replay, Timing};
 pub use request::{DeviceState, DeviceUse, RequestClock, RequestTimes};
 pub use samples::{Samples, SamplesError};
+pub use score::ScoreRecord;
 pub use sensitivity::{Clocked, SensitivityRecord, Slope, Target, Verdict};
 pub use shapes::{
     FLASHINFER_OPERATORS, FlashInferFile, KernelName, ShapeRow, ShapeStudy, Tensor, flashinfer_files, test_backend_ops,

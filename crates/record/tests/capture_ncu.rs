@@ -126,6 +126,9 @@ fn a_launch_serves_several_calls_or_none_and_a_call_can_have_several() {
     assert_eq!(names, BTreeSet::from(["place", DeviceKernel::OWN]));
     let fewer = read(&[("place_scales", &[0]), ("place_scales", &[1]), ("argmax", &[])], &calls[..2]);
     assert_eq!((fewer.tree.launches_expected, fewer.tree.launches), (3, 2), "which a check of the record refuses");
+    // Weights made from codes first, then one product of both: it belongs to the call that it follows.
+    let both = read(&[("place_scales", &[0, 1]), ("place_scales", &[0, 1])], &calls[..2]);
+    assert_eq!(both.spans[0].spans, [[0, 0, 0, 4512], [1, 4512, 4512, 4512]]);
 }
 
 /// ncu prints some launches twice and some once.
@@ -143,7 +146,7 @@ fn each_launch_counts_once_whether_it_is_printed_once_or_twice() {
 /// Of three layers two are profiled: the second stands for the third, too.
 #[test]
 fn a_launch_that_stands_for_others_lends_them_its_time_and_weight_but_no_samples() {
-    let calls = [call(0), call(1), call(2)];
+    let calls = [0, 1, 2].map(|layer| RawCall { layer: Some(layer), ..call(layer as u32) });
     let mut profile = profile(&[("place_scales", &[0]), ("place_scales", &[1])]);
     profile.launches[1].stands_for = 2;
     let found = import(&calls, &profile, (RAW.as_bytes(), SASS.as_bytes(), SOURCE.as_bytes())).unwrap();
@@ -166,15 +169,44 @@ fn pages_that_were_cut_changed_or_are_of_another_pass_are_refused_with_their_pla
     assert!(error(&milliseconds, SASS, SOURCE).contains("is in 'ms', expected 'ns'"));
     let word = RAW.replacen("2,208", "soon", 1);
     assert!(error(&word, SASS, SOURCE).contains("'soon' is no number"));
+    // What another locale makes of 2,208 and 61.81, and what no counter can be.
+    for changed in ["2.208", "2 208", "2\u{202f}208", "2,2,08", "22,08", "2.208,0", "2,208.5", "2208e0", "+2208", "inf"]
+    {
+        let message = error(&RAW.replacen("2,208", changed, 1), SASS, SOURCE);
+        assert!(message.contains("gpu__time_duration.sum: '"), "{changed}: {message}");
+    }
+    for (changed, why) in [("61,81", "is no number of the form"), ("-61.81", "below nothing"), ("1e2", "is no number")]
+    {
+        let message = error(&RAW.replacen("61.81", changed, 1), SASS, SOURCE);
+        assert!(message.contains("lts__t_sector_hit_rate.pct") && message.contains(why), "{changed}: {message}");
+    }
+    let negative = error(&RAW.replacen("\"768\"", "\"-768\"", 1), SASS, SOURCE);
+    assert!(negative.contains("dram__bytes_read.sum: '-768' is no count"), "{negative}");
     // A whole launch is missing; one copy of a launch; a copy says something else.
     let blocks: Vec<String> =
         SASS.split("\"Kernel Name\"").skip(1).map(|rest| format!("\"Kernel Name\"{rest}")).collect();
     assert_eq!(blocks.len(), 4);
     assert!(error(RAW, &blocks[..2].concat(), SOURCE).contains("are not the raw page's 2"));
     assert!(error(RAW, &[SASS, &blocks[3]].concat(), SOURCE).contains("are not the raw page's 2"));
+    // Cut between two lines.
+    let shorter = |page: &str, lines: usize| -> String {
+        page.lines().take(page.lines().count() - lines).map(|line| format!("{line}\n")).collect()
+    };
+    assert!(error(RAW, &[&blocks[0], &shorter(&blocks[2], 2)[..]].concat(), SOURCE).contains("lacks the instruction"));
+    assert!(
+        error(RAW, &[&blocks[0], "\"Kernel Name\",\"place_scales\",\n"].concat(), SOURCE).contains("with instructions")
+    );
+    assert!(error(RAW, SASS, &shorter(SOURCE, 200)).contains("has no line for the instruction at 0x7f5bdb7a2"));
+    assert!(error(RAW, SASS, "").contains("page of source lines: has no instruction under any line"));
+    assert!(error(RAW, SASS, "==WARNING== no source\n").contains("has no instruction under any line"));
+    let uncounted = RAW.replace("smsp__pcsamp_sample_count", "another");
+    assert!(error(&uncounted, SASS, SOURCE).contains("has no smsp__pcsamp_sample_count of launch 0"));
     let row = SASS.lines().find(|line| line.starts_with("\"0x") && line.contains("\"256\"")).unwrap();
     let other = SASS.replacen(row, &row.replacen("\"256\"", "\"257\"", 1), 1);
-    assert!(error(RAW, &other, SOURCE).contains("not the raw page's 2, each once or twice, from launch 0"));
+    assert!(
+        error(RAW, &other, SOURCE)
+            .contains("not the raw page's 2, each once or twice and with instructions, from launch 0 on")
+    );
     assert!(error(RAW, &SASS.replace("# Samples", "Samples"), SOURCE).contains("SourceCounters"));
     assert!(error(RAW, &SASS.replacen("\"0x", "\"0xzz", 1), SOURCE).contains("no address"));
     let endless = SASS
@@ -190,6 +222,72 @@ fn pages_that_were_cut_changed_or_are_of_another_pass_are_refused_with_their_pla
     assert!(error(RAW, SASS, &headless).contains("under no line"));
 }
 
+/// Of another order than the program's, of more layers than it has, or of other kernels than the same call of another layer.
+#[test]
+fn launches_that_cannot_have_served_their_calls_are_refused() {
+    let layers = [0, 0, 1, 1].map(|layer| RawCall { layer: Some(layer), ..call(0) });
+    let mut calls: Vec<RawCall> =
+        layers.into_iter().enumerate().map(|(at, own)| RawCall { call: at as u32, ..own }).collect();
+    (calls[1].slot, calls[3].slot) = ("up".into(), "up".into());
+    let refused = |launches: &[(&str, &[u32])], stands_for: u64| {
+        let mut profile = profile(launches);
+        profile.launches[0].stands_for = stands_for;
+        import(&calls, &profile, (RAW.as_bytes(), SASS.as_bytes(), SOURCE.as_bytes())).err().map(|why| why.to_string())
+    };
+    let good: [(&str, &[u32]); 4] =
+        [("place_scales", &[0]), ("place_scales", &[1]), ("place_scales", &[2]), ("place_scales", &[3])];
+    assert_eq!(refused(&good, 1), None);
+    let why = |launches: &[(&str, &[u32])], stands_for| refused(launches, stands_for).unwrap();
+    let swapped = why(&[("place_scales", &[1]), ("place_scales", &[0])], 1);
+    assert!(swapped.contains("profile.json") && swapped.contains("serves call 0 behind one of call 1"), "{swapped}");
+    assert!(why(&[("place_scales", &[1, 0]), ("place_scales", &[2])], 1).contains("expected rising numbers"));
+    assert!(why(&good, 3).contains("stands for 3 launches, expected 1 to 2"));
+    assert!(why(&good, 0).contains("stands for 0 launches"));
+    // In order, and one layer's first call is credited with what the other's second call launched.
+    let shifted: [(&str, &[u32]); 4] =
+        [("place_scales", &[0]), ("place_scales", &[1]), ("place_scales", &[2]), ("place_scales", &[2])];
+    assert!(why(&shifted, 1).contains("launches are credited to other calls"), "{}", why(&shifted, 1));
+}
+
+/// The page of instructions has no column for warps that wait for their warpgroup; the raw page has all reasons.
+#[test]
+fn reasons_are_the_raw_pages_where_it_has_them() {
+    let with = |reasons: &str, first: &str, second: &str, dropped: &str| {
+        let mut rows = RAW.lines().map(str::to_owned).collect::<Vec<_>>();
+        let columns = reasons.split(' ').map(|reason| format!(",\"smsp__pcsamp_warps_issue_stalled_{reason}\""));
+        rows[1] += &(columns.collect::<String>() + ",\"smsp__pcsamp_dropped_bytes\"");
+        rows[2] += &",\"warp\"".repeat(reasons.split(' ').count() + 1);
+        for (row, values) in [(3, first), (4, second)] {
+            rows[row] += &values.split(' ').map(|value| format!(",\"{value}\"")).collect::<String>();
+        }
+        rows[3] += &format!(",\"{dropped}\"");
+        rows[4] += ",\"0\"";
+        rows.join("\n")
+    };
+    let raw = with("wait wait_not_issued warpgroup_arrive", "4 1 5", "3 2 20", "0");
+    let tree = imported(&raw, SASS, SOURCE).unwrap().tree;
+    let stalls: Vec<(&str, u64)> =
+        tree.kernels[0].stalls.iter().map(|row| (row.reason.as_str(), row.samples)).collect();
+    assert_eq!((stalls, tree.kernels[0].samples), (vec![("warpgroup_arrive", 25), ("wait", 7)], 32));
+    assert_eq!(tree.dropped, Known::Is(0));
+    let lossy = imported(&with("wait", "9", "23", "4,096"), SASS, SOURCE).unwrap().tree;
+    assert_eq!(lossy.dropped, Known::Is(4096), "which a check of the record refuses");
+    let error = imported(&with("wait", "9", "23", "n.a."), SASS, SOURCE).unwrap_err().to_string();
+    assert!(error.contains("smsp__pcsamp_dropped_bytes"), "{error}");
+    let silent = imported(RAW, SASS, SOURCE).unwrap().tree.dropped;
+    assert!(silent.missing().unwrap().unavailable.contains("does not say"), "{silent:?}");
+}
+
+/// As an H200 prints them of launches of a few microseconds.
+#[test]
+fn a_part_that_is_more_than_its_whole_is_no_reading() {
+    let kernel = imported(&RAW.replace("61.81", "249.85"), SASS, SOURCE).unwrap().tree.kernels[0].clone();
+    let why = &kernel.l2_hit_share.missing().unwrap().unavailable;
+    assert!(why.contains("249.85 % of lts__t_sector_hit_rate.pct of a launch of place_scales"), "{why}");
+    let rounded = imported(&RAW.replace("61.81", "100.2"), SASS, SOURCE).unwrap().tree.kernels[0].clone();
+    assert!(rounded.l2_hit_share.value().is_some());
+}
+
 #[test]
 fn what_was_not_collected_is_missing_and_not_zero() {
     let raw = RAW.replace("\"72.45\"", "\"n/a\"");
@@ -198,7 +296,7 @@ fn what_was_not_collected_is_missing_and_not_zero() {
     assert!(why.unavailable.contains("lts__t_sector_hit_rate.pct"), "{why:?}");
     assert!(kernel.time.known().is_some() && kernel.dram_read.known().is_some());
     // Everything is weighed by the times.
-    for time in ["n/a", "0", "-5"] {
+    for time in ["n/a", "0"] {
         let error = imported(&RAW.replace("\"2,304\"", &format!("\"{time}\"")), SASS, SOURCE).unwrap_err().to_string();
         assert!(
             error.contains("gpu__time_duration.sum of a launch of place_scales is missing or not above 0"),

@@ -17,14 +17,15 @@ use record::capture::ncu;
 use record::capture::raw::{
     CALLS, NCU_RAW, NCU_SASS, NCU_SOURCE, PROFILE, RawCall, RawLaunch, RawProfile, RawProfiler,
 };
-use record::capture::{CAUTION, Ended, TracePackage};
+use record::capture::reduced::trace_checks;
+use record::capture::{CAUTION, Ended, TracePackage, placed};
 use record::timeline::{SamplingRung, SamplingUse};
 use record::{CaptureMetadata, Conditions, Known, Record, Subject, Workload};
 use serde::{Deserialize, Serialize};
 
-use super::{Args, Counting, Outputs, Paths, callgrind};
+use super::{Args, Outputs, Paths, callgrind};
 use crate::failure::{Interrupted, usage};
-use crate::{interrupt, load, output, request, trace_package};
+use crate::{interrupt, load, output, request, trace_package, void};
 
 /// What the process that ran the pass says of it.
 #[derive(Serialize, Deserialize)]
@@ -64,13 +65,7 @@ pub(super) fn pass(args: &Args, options: LoadOptions, file: &Path) -> Result<Exi
 /// Profiles the pass, keeps the pages, and writes the metadata. Where it cannot be profiled, the trace holds what was launched and
 /// the reason, and the exit code is 1.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    if args.steps.is_some_and(|steps| steps != 1) || args.seconds.is_some() || args.counters == Counting::Callgrind {
-        return Err(usage(format!(
-            "--device {}: a pass on a GPU is captured once, each of its kernels alone; leave out --steps, --seconds and \
-             --counters callgrind",
-            args.engine.machine.device
-        )));
-    }
+    args.refuse_of_cpu()?;
     let Outputs { trace, metadata, manifest, paths } = args.outputs()?;
     let work = tempfile::tempdir().context("a folder for what ncu writes")?;
     let (passed, profiler) = profile(args, work.path())?;
@@ -120,10 +115,17 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if let Known::Unavailable(missing) = &profiler {
         output::note(format_args!("hourglass: not profiled: {}; {}", missing.unavailable, missing.how_to_get));
     }
+    // What `reduce` would find void.
+    let lost = profiled
+        .known()
+        .and_then(|(raw, profiled)| void::failed(&trace_checks(raw, &placed(raw), Some(&profiled.tree))));
+    if let Some(why) = &lost {
+        output::note(format_args!("hourglass: the trace is void: {why}; capture again"));
+    }
     if let Some(error) = unread {
         return Err(error.into());
     }
-    let whole = profiler.known().is_some() && !record.void;
+    let whole = profiler.known().is_some() && !void::said(&record) && lost.is_none();
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

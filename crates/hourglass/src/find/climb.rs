@@ -47,10 +47,11 @@ pub(super) struct Asked<'a> {
 
 pub(super) fn run(asked: Asked<'_>) -> Result<ExitCode> {
     let args = asked.args;
-    let registry = args.machine.solution.registry();
+    let registry = args.machine.registry()?;
     let rungs = route(&registry, args.from.as_deref(), args.to.as_deref())?;
+    let mut host = probe::host();
     for rung in &rungs {
-        args.machine.options("--from/--to", rung.name)?;
+        host = probe::conditions_of(&args.machine.options("--from/--to", rung.name)?, Vec::new()).host;
     }
     let record_file = output::create_if_asked("--json-output", args.json_output.as_deref())?;
     let ceilings = args.ceilings.iter().flat_map(|path| ["--ceilings".to_owned(), path.to_string_lossy().into_owned()]);
@@ -61,7 +62,7 @@ pub(super) fn run(asked: Asked<'_>) -> Result<ExitCode> {
         workload: asked.workload,
         workload_id: String::new(),
         binary: probe::binary(),
-        host: probe::host(),
+        host,
         solution: args.machine.solution.name().to_owned(),
         from: rungs[0].name.to_owned(),
         to: rungs[rungs.len() - 1].name.to_owned(),
@@ -124,7 +125,7 @@ pub(super) fn run(asked: Asked<'_>) -> Result<ExitCode> {
         return Ok(ExitCode::from(INTERRUPTED));
     }
     ended?;
-    Ok(if record.void { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if crate::void::said(record) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// The rungs from one to another, both among them.
@@ -333,5 +334,28 @@ impl Climb<'_> {
             })
         };
         child::run(words, None, &mut tick).with_context(|| format!("{what}: hourglass {} cannot be started", words[0]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn the_route_of_a_gpu_ends_with_the_rungs_that_run_there_alone() {
+        let names = |registry: &ops::Registry, from, to| -> Vec<&str> {
+            route(registry, from, to).unwrap().iter().map(|rung| rung.name).collect()
+        };
+        let (cpu, gpu) = (ops::Registry::standard(), ops::Registry::standard().on_device(&[]));
+        let whole = names(&gpu, None, None);
+        assert!(whole.starts_with(&names(&cpu, None, None)), "{whole:?}");
+        assert_eq!(
+            names(&gpu, Some("added-norm"), None),
+            ["added-norm", "added-residuals", "normed-projections", "placed-attention"]
+        );
+        let refused = route(&cpu, None, Some("placed-attention")).unwrap_err().to_string();
+        assert!(refused.contains("--to: ") && refused.contains("needs a GPU"), "{refused}");
     }
 }

@@ -60,7 +60,6 @@ pub(super) struct Planned {
 /// A model's path that is not UTF-8.
 pub(super) fn flags(model: &ModelArgs, machine: &MachineArgs) -> Result<Vec<String>> {
     let mut flags: Vec<String> = Vec::new();
-    let mut pair = |flag: &str, value: String| flags.extend([flag.to_owned(), value]);
     if let Some(model) = &model.model {
         // A capture's folder or another directory must not change what the name means.
         let path = Path::new(model);
@@ -69,31 +68,38 @@ pub(super) fn flags(model: &ModelArgs, machine: &MachineArgs) -> Result<Vec<Stri
             Some(path) => path.to_str().map(str::to_owned).ok_or_else(|| usage("--model: expected a path in UTF-8"))?,
             None => model.clone(),
         };
-        pair("--model", text);
+        flags.extend(["--model".to_owned(), text]);
     }
-    if machine.device.is_gpu()? {
-        // What `auto` found is what all of them use.
-        let device = if machine.device == DeviceChoice::Auto { DeviceChoice::Cuda(0) } else { machine.device };
-        pair("--device", device.to_string());
+    // What `auto` found is what all of them use.
+    let device = match (machine.device.is_gpu()?, machine.device) {
+        (true, DeviceChoice::Auto) => DeviceChoice::Cuda(0),
+        (true, named) => named,
+        (false, _) => DeviceChoice::Cpu,
+    };
+    for (flag, value) in machine_flags(machine, device) {
+        flags.push(flag);
+        flags.extend(value);
     }
-    if machine.solution.name() != "hourglass" {
-        pair("--solution", machine.solution.name().to_owned());
-    }
-    if let Some(threads) = machine.threads {
-        pair("--threads", threads.to_string());
-    }
-    if machine.w4_group != 128 {
-        pair("--w4-group", machine.w4_group.to_string());
-    }
-    if let Some(list) = &machine.features_without {
-        pair("--features-without", list.clone());
-    }
-    for (flag, is) in [("--pin", machine.pin), ("--convert", machine.convert), ("--offline", model.offline)] {
-        if is {
-            flags.push(flag.to_owned());
-        }
+    if model.offline {
+        flags.push("--offline".to_owned());
     }
     Ok(flags)
+}
+
+/// Those of the engine that are not as they are unless given, with their values.
+pub(super) fn machine_flags(machine: &MachineArgs, device: DeviceChoice) -> Vec<(String, Option<String>)> {
+    let solution = machine.solution.name();
+    let valued = [
+        ("--device", (device != DeviceChoice::Cpu).then(|| device.to_string())),
+        ("--solution", (solution != "hourglass").then(|| solution.to_owned())),
+        ("--threads", machine.threads.map(|threads| threads.to_string())),
+        ("--w4-group", (machine.w4_group != 128).then(|| machine.w4_group.to_string())),
+        ("--features-without", machine.features_without.clone()),
+    ];
+    let switches = [("--pin", machine.pin), ("--convert", machine.convert)];
+    let valued = valued.into_iter().filter_map(|(flag, value)| Some((flag.to_owned(), Some(value?))));
+    let switches = switches.into_iter().filter(|(_, is)| *is).map(|(flag, _)| (flag.to_owned(), None));
+    valued.chain(switches).collect()
 }
 
 impl Plan<'_> {
@@ -290,6 +296,47 @@ mod tests {
 
     fn total(steps: &[Planned]) -> f64 {
         steps.iter().filter(|step| step.left_out.is_none()).map(|step| step.seconds).sum()
+    }
+
+    #[derive(clap::Parser)]
+    struct Given {
+        #[command(flatten)]
+        model: ModelArgs,
+        #[command(flatten)]
+        machine: MachineArgs,
+    }
+
+    /// A find on a GPU, and with it every step of a climb there, hands the device on to each command.
+    #[test]
+    fn every_command_of_a_walk_runs_on_the_device_that_was_asked_for() {
+        use clap::Parser;
+        let given = Given::parse_from(["x", "--device", "cuda:1", "--convert", "--w4-group", "64"]);
+        let found = flags(&given.model, &given.machine).map_err(|error| error.to_string());
+        let words = ["--device", "cuda:1", "--w4-group", "64", "--convert"];
+        assert_eq!(found, Ok(words.map(str::to_owned).to_vec()));
+        let protocol = FindProtocol {
+            checkpoint: "fast".into(),
+            quick: false,
+            budget_s: 9.0,
+            flags: words.map(str::to_owned).to_vec(),
+        };
+        let shape =
+            Shape { model: None, input_len: 9, output_len: 9, logits: crate::request::PrefillLogits::Last, seed: 7 };
+        let plan = Plan {
+            protocol: &protocol,
+            shape: &shape,
+            directory: Path::new("x"),
+            ceilings: None,
+            rungs: Vec::new(),
+            parts: (9, 9),
+        };
+        let pace = Pace { load: 1.0, request: 0.1, prefill: 0.01, step: 0.001 };
+        let steps = plan.first().into_iter().chain(plan.rest(pace, 9.0));
+        for step in steps.filter(|step| !step.name.starts_with("reduce-")) {
+            let text = step.words.join(" ");
+            assert!(text.contains("--device cuda:1"), "{}: {text}", step.name);
+            assert!(!text.contains("--seconds") && !text.contains("--threads"), "{}: {text}", step.name);
+        }
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(crate) fn body(record: &CaptureRecord) -> String {
     let mut text = String::new();
     head(&mut text, record);
     match &record.kernels {
-        Known::Is(tree) => kernels(&mut text, tree),
+        Known::Is(tree) => kernels(&mut text, tree, record.device.known().is_some()),
         Known::Unavailable(missing) => unavailable(&mut text, "Kernels", missing),
     }
     match &record.device {
@@ -129,11 +129,12 @@ fn interval(cost: &Cost) -> String {
     format!("{:.1} % ({:.1}-{:.1})", 100.0 * share.value, 100.0 * share.low, 100.0 * share.high)
 }
 
-fn kernels(text: &mut String, tree: &KernelTree) {
+fn kernels(text: &mut String, tree: &KernelTree, on_gpu: bool) {
     let _ = writeln!(
         text,
-        "\nWorkers' time: {} samples, 95 % intervals; kernels of one rank cannot be told apart\n\
+        "\n{}: {} samples, 95 % intervals; kernels of one rank cannot be told apart\n\
          {:>4} {:<NAME$}{:>6}{:>21}{:>9}{:>8} limited by",
+        if on_gpu { "The GPU's time" } else { "Workers' time" },
         thousands(tree.samples as f64),
         "rank",
         "kernel",
@@ -158,7 +159,8 @@ fn kernels(text: &mut String, tree: &KernelTree) {
     if tree.rows.len() > ROWS {
         let _ = writeln!(text, "     ({} more are in the record)", tree.rows.len() - ROWS);
     }
-    for (place, pause) in [(Place::BarrierWait, &tree.barrier_wait), (Place::Dispatch, &tree.dispatch)] {
+    let pauses = [(Place::BarrierWait, &tree.barrier_wait), (Place::Dispatch, &tree.dispatch)];
+    for (place, pause) in pauses.into_iter().skip(usize::from(on_gpu)) {
         let clocked = show(&pause.clocked_share, percent);
         let _ = writeln!(
             text,
@@ -167,6 +169,9 @@ fn kernels(text: &mut String, tree: &KernelTree) {
             "",
             interval(&pause.cost)
         );
+    }
+    if on_gpu {
+        text.push_str("     (dispatch: kernels of the device's own, which are in no call)\n");
     }
     let _ = writeln!(
         text,

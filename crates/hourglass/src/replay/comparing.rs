@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         output::print(table::comparison(&comparison).as_bytes())?;
     }
-    Ok(if comparison.void { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if crate::void::said(&comparison) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// The only cases of one workload that both records have; or, where each has one case, these two, so that the refusal names

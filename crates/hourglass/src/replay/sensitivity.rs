@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args, given: &SensitivityArgs, cases: &[CaseName]) -> R
         ));
         return Ok(ExitCode::from(INTERRUPTED));
     }
-    Ok(if record.void { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if crate::void::said(&record) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn measure(

@@ -182,6 +182,14 @@ fn lost(text: &mut String, summary: &TimelineSummary) {
             blame(text, &summary.stragglers);
         }
     }
+    if on_device(summary) {
+        *text += &paragraph(
+            "  ",
+            "(dispatch: within a pass, before its first kernel, between its kernels, and until the host knows of its end; recording \
+             every kernel makes it longer, and the GPU's idle share above is without that)",
+            "  ",
+        );
+    }
     text.push('\n');
 }
 

@@ -105,6 +105,8 @@ impl RawTrace {
         if let Some(call) = outside {
             return Err(LoadError::File { file: PROFILE, why: format!("call {call} of {}", calls.len()) });
         }
+        let names = profile.launches.iter().map(|launch| &launch.kernel).chain([&profiler.version]);
+        plain(PROFILE, names.map(String::as_str))?;
         let pages = (unpack(bytes(NCU_RAW)?), unpack(bytes(NCU_SASS)?), unpack(bytes(NCU_SOURCE)?));
         let Imported { steps, threads, spans, samples, chains, tree } = import(&calls, &profile, pages)?;
         let trace = RawTrace { calls, threads, steps, spans, samples, sources, ..RawTrace::default() };
@@ -124,6 +126,13 @@ impl RawTrace {
             let empty = if self.calls.is_empty() { CALLS } else { STEPS };
             return file(empty, "holds nothing, expected at least one entry".to_owned());
         }
+        for call in &self.calls {
+            let names = [&call.slot, &call.group, &call.operator, &call.kernel, &call.source];
+            plain(CALLS, names.into_iter().map(String::as_str))?;
+        }
+        plain(THREADS, self.threads.iter().map(|thread| thread.name.as_str()))?;
+        plain(KERNEL_FUNCTIONS, self.kernel_functions.iter().map(|function| function.name.as_str()))?;
+        plain(SOURCES, self.sources.iter().map(|(path, _)| path.as_str()))?;
         if let Some((index, call)) = self.calls.iter().enumerate().find(|(index, call)| call.call as usize != *index) {
             return file(CALLS, format!("entry {index} is call {}, expected the calls in their order", call.call));
         }
@@ -135,7 +144,10 @@ impl RawTrace {
         {
             return file(
                 THREADS,
-                format!("workers are {workers:?}, expected each number from 0 on once, and no more than 65536"),
+                format!(
+                    "workers are {}, expected each number from 0 on once, and no more than 65536",
+                    listed(&workers)
+                ),
             );
         }
         let numbers: BTreeSet<u32> = self.threads.iter().map(|thread| thread.thread).collect();
@@ -188,6 +200,24 @@ impl RawTrace {
         }
         Ok(())
     }
+}
+
+/// Names are shown in lines and tables, and to terminals.
+///
+/// # Errors
+/// One that holds a line end or another control character.
+fn plain<'a>(file: &'static str, mut names: impl Iterator<Item = &'a str>) -> Result<(), LoadError> {
+    match names.find(|name| name.chars().any(char::is_control)) {
+        None => Ok(()),
+        Some(name) => {
+            let why = format!("the name '{}' holds a control character, expected letters", name.escape_debug());
+            Err(LoadError::File { file, why })
+        }
+    }
+}
+
+fn listed(numbers: &BTreeSet<u32>) -> String {
+    numbers.iter().take(8).map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// The sum, with some room above it.

@@ -6,11 +6,11 @@
 //! through, more than once under some; the page of instructions can repeat a whole launch. So each instruction of a launch is counted
 //! once, and what repeats must say the same.
 
+mod agree;
 mod import;
 
 pub use import::{Imported, import};
 
-use crate::capture::raw::RawLaunch;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
 
@@ -30,7 +30,7 @@ pub const RAW_PAGE: &str = "ncu's raw page";
 pub const SASS_PAGE: &str = "ncu's page of instructions";
 pub const SOURCE_PAGE: &str = "ncu's page of source lines";
 
-/// What is read of the raw page, and the unit that it must be in.
+/// What is read of the raw page, and the unit that it must be in. Percentages have a fraction, the others count something.
 pub(crate) const METRICS: [(&str, &str); 11] = [
     (TIME, "ns"),
     (DRAM_READ, "byte"),
@@ -55,6 +55,13 @@ pub(crate) const OCCUPANCY: &str = "sm__warps_active.avg.pct_of_peak_sustained_a
 pub(crate) const REGISTERS: &str = "launch__registers_per_thread";
 pub(crate) const INSTRUCTIONS: &str = "smsp__inst_executed.sum";
 pub(crate) const SAMPLES: &str = "smsp__pcsamp_sample_count";
+/// Samples by what warps waited for: the page of instructions has no column for some of these reasons.
+const STALLED: &str = "smsp__pcsamp_warps_issue_stalled_";
+const NOT_ISSUED: &str = "_not_issued";
+/// Whatever was sampled and did not fit the profiler's buffers.
+const DROPPED: (&str, &str) = ("smsp__pcsamp", "dropped");
+/// A part is no more than its whole, but for rounding.
+const MOST_PERCENT: f64 = 100.5;
 
 /// Names of the metrics that ncu is asked for beside its section of source counters, which brings the samples.
 pub fn metrics() -> Vec<&'static str> {
@@ -62,11 +69,17 @@ pub fn metrics() -> Vec<&'static str> {
 }
 
 /// One launch of the raw page.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct LaunchRow {
     pub(crate) kernel: String,
     /// By metric; what was not collected is absent.
     pub(crate) values: BTreeMap<&'static str, f64>,
+    /// Percentages that cannot be, likewise: small launches have them, as the profiler counts the two sides in different runs.
+    pub(crate) beyond: BTreeMap<&'static str, f64>,
+    /// Samples by what the warp waited for; empty where the page has no such columns.
+    pub(crate) stalls: BTreeMap<String, u64>,
+    /// Samples' bytes that were lost; absent where the page does not say.
+    pub(crate) dropped: Option<u64>,
 }
 
 /// One launch of the page of instructions.
@@ -75,6 +88,12 @@ pub(crate) struct LaunchCode {
     pub(crate) kernel: String,
     /// By address, each once.
     pub(crate) instructions: BTreeMap<u64, Instruction>,
+}
+
+impl LaunchCode {
+    fn samples(&self) -> u64 {
+        self.instructions.values().map(|instruction| instruction.samples).sum()
+    }
 }
 
 /// What one instruction of one launch did.
@@ -96,18 +115,38 @@ fn fields(line: &str) -> Vec<&str> {
     inner.split("\",\"").collect()
 }
 
-/// A number with thousands separators; `None` for what was not collected.
+/// A number as ncu prints it in its own locale: digits, a comma before every three of them or nowhere, a point before a fraction;
+/// `None` for what was not collected.
 ///
 /// # Errors
-/// Something else.
+/// Something else, such as what another locale makes of it.
 fn number(text: &str) -> Result<Option<f64>, String> {
+    if ["", "-", "n/a", "nan", "no data"].contains(&text.trim()) {
+        return Ok(None);
+    }
+    let refused = || format!("'{text}' is no number of the form 1,234.5");
+    let unsigned = text.strip_prefix('-').unwrap_or(text);
+    let (whole, fraction) = unsigned.split_once('.').unwrap_or((unsigned, "0"));
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let mut groups = whole.split(',');
+    let first = groups.next().unwrap_or_default();
+    let grouped = !whole.contains(',') || (first.len() <= 3 && groups.all(|group| group.len() == 3 && digits(group)));
+    if !digits(first) || !grouped || !digits(fraction) {
+        return Err(refused());
+    }
     let plain: String = text.chars().filter(|letter| *letter != ',').collect();
-    match plain.trim() {
-        "" | "-" | "n/a" | "nan" | "no data" => Ok(None),
-        plain => match plain.parse::<f64>() {
-            Ok(value) if value.is_finite() => Ok(Some(value)),
-            _ => Err(format!("'{text}' is no number")),
-        },
+    match plain.parse::<f64>() {
+        Ok(value) if value.is_finite() => Ok(Some(value)),
+        _ => Err(refused()),
+    }
+}
+
+/// A number that counts something: neither below nothing nor with a fraction.
+fn whole(text: &str) -> Result<Option<f64>, String> {
+    match number(text)? {
+        // A point is a separator of thousands elsewhere.
+        Some(value) if value < 0.0 || text.contains('.') => Err(format!("'{text}' is no count")),
+        value => Ok(value),
     }
 }
 
@@ -115,10 +154,10 @@ fn number(text: &str) -> Result<Option<f64>, String> {
 const MOST_COUNTED: f64 = 1e12;
 
 fn count(text: &str) -> Result<u64, String> {
-    match number(text)? {
-        Some(value) if (0.0..=MOST_COUNTED).contains(&value) && value.fract() == 0.0 => Ok(value as u64),
+    match whole(text)? {
+        Some(value) if value <= MOST_COUNTED => Ok(value as u64),
         None => Ok(0),
-        Some(value) => Err(format!("'{value}' is no count")),
+        Some(value) => Err(format!("'{value}' is more than can be counted")),
     }
 }
 
@@ -135,6 +174,63 @@ struct Heading {
     kernel: usize,
     /// Place, metric, and the unit that it must be in.
     columns: Vec<(usize, &'static str, &'static str)>,
+    /// Place and reason.
+    stalls: Vec<(usize, String)>,
+    /// Places and names of what counts losses.
+    dropped: Vec<(usize, String)>,
+}
+
+impl Heading {
+    /// # Errors
+    /// A column that must be there is not.
+    fn of(found: &[&str]) -> Result<Heading, String> {
+        let place = |name: &str| found.iter().position(|column| *column == name);
+        let named = |pick: &dyn Fn(&str) -> Option<String>| {
+            found.iter().enumerate().filter_map(|(at, name)| Some((at, pick(name)?))).collect::<Vec<_>>()
+        };
+        let stall = |name: &str| {
+            let reason = name.strip_prefix(STALLED)?;
+            (!reason.ends_with(NOT_ISSUED) && !reason.contains('.')).then(|| reason.to_owned())
+        };
+        let lost = |name: &str| (name.starts_with(DROPPED.0) && name.contains(DROPPED.1)).then(|| name.to_owned());
+        Ok(Heading {
+            width: found.len(),
+            kernel: place("Kernel Name").ok_or("no column 'Kernel Name'")?,
+            columns: METRICS.iter().filter_map(|(name, unit)| Some((place(name)?, *name, *unit))).collect(),
+            stalls: named(&stall),
+            dropped: named(&lost),
+        })
+    }
+
+    /// One launch.
+    ///
+    /// # Errors
+    /// Which metric has what is no value of it.
+    fn row(&self, found: &[&str]) -> Result<LaunchRow, String> {
+        let mut row = LaunchRow { kernel: found[self.kernel].to_owned(), ..LaunchRow::default() };
+        for &(at, name, unit) in &self.columns {
+            let said = |why: String| format!("{name}: {why}");
+            if unit != "%" {
+                row.values.extend(whole(found[at]).map_err(said)?.map(|value| (name, value)));
+                continue;
+            }
+            match number(found[at]).map_err(said)? {
+                Some(value) if value < 0.0 => return Err(said(format!("'{value}' % is below nothing"))),
+                Some(value) if value > MOST_PERCENT => row.beyond.insert(name, value),
+                Some(value) => row.values.insert(name, value),
+                None => None,
+            };
+        }
+        for (at, reason) in &self.stalls {
+            let samples = count(found[*at]).map_err(|why| format!("{STALLED}{reason}: {why}"))?;
+            row.stalls.insert(reason.clone(), samples);
+        }
+        for (at, name) in &self.dropped {
+            let lost = count(found[*at]).map_err(|why| format!("{name}: {why}"))?;
+            row.dropped = Some(row.dropped.unwrap_or(0) + lost);
+        }
+        Ok(row)
+    }
 }
 
 /// The raw page, `--page raw --csv --print-units base`: what stands before the heading is skipped.
@@ -149,35 +245,26 @@ pub(crate) fn raw_page(text: impl BufRead) -> Result<Vec<LaunchRow>, NcuError> {
         let (line, text) = line?;
         let fail = |why: String| NcuError::Line { page, line, why };
         let found = fields(&text);
-        let Some(Heading { width, kernel, columns }) = &heading else {
+        let Some(heading) = &heading else {
             if found.first() == Some(&"ID") {
-                let place = |name: &str| found.iter().position(|column| *column == name);
-                let kernel = place("Kernel Name").ok_or_else(|| fail("no column 'Kernel Name'".to_owned()))?;
-                let columns = METRICS.iter().filter_map(|(name, unit)| Some((place(name)?, *name, *unit))).collect();
-                heading = Some(Heading { width: found.len(), kernel, columns });
+                heading = Some(Heading::of(&found).map_err(fail)?);
             }
             continue;
         };
         if text.is_empty() {
             continue;
         }
-        if found.len() != *width {
-            return Err(fail(format!("{} fields, expected {width}", found.len())));
+        if found.len() != heading.width {
+            return Err(fail(format!("{} fields, expected {}", found.len(), heading.width)));
         }
         if found[0].is_empty() {
             // The row of units.
-            if let Some((at, name, unit)) = columns.iter().find(|(at, _, unit)| found[*at] != *unit) {
+            if let Some((at, name, unit)) = heading.columns.iter().find(|(at, _, unit)| found[*at] != *unit) {
                 return Err(fail(format!("{name} is in '{}', expected '{unit}'", found[*at])));
             }
             continue;
         }
-        let mut values = BTreeMap::new();
-        for (at, name, _) in columns {
-            if let Some(value) = number(found[*at]).map_err(|why| fail(format!("{name}: {why}")))? {
-                values.insert(*name, value);
-            }
-        }
-        rows.push(LaunchRow { kernel: found[*kernel].to_owned(), values });
+        rows.push(heading.row(&found).map_err(fail)?);
     }
     if heading.is_none() {
         return Err(NcuError::Page { page, why: "has no heading that begins with \"ID\"".to_owned() });
@@ -224,8 +311,8 @@ pub(crate) fn sass_page(text: impl BufRead, launches: &[LaunchRow]) -> Result<Ve
 /// counted in another run of the kernel, and one that waits in a loop executes more or fewer of them.)
 fn each_once(all: Vec<LaunchCode>, launches: &[LaunchRow]) -> Result<Vec<LaunchCode>, String> {
     let fits = |code: &LaunchCode, row: &LaunchRow| {
-        let samples: u64 = code.instructions.values().map(|instruction| instruction.samples).sum();
-        code.kernel == row.kernel && row.values.get(SAMPLES).is_none_or(|counted| *counted == samples as f64)
+        let counted = row.values.get(SAMPLES).is_some_and(|counted| *counted == code.samples() as f64);
+        code.kernel == row.kernel && counted && !code.instructions.is_empty()
     };
     // From the end: how many blocks launch `launch` takes if it begins at block `block`, where the rest can then be told apart.
     let mut takes = vec![vec![0_u8; all.len() + 3]; launches.len() + 1];
@@ -249,17 +336,17 @@ fn each_once(all: Vec<LaunchCode>, launches: &[LaunchRow]) -> Result<Vec<LaunchC
     for (launch, row) in launches.iter().enumerate() {
         let blocks = usize::from(takes[launch][at]);
         if blocks == 0 {
-            let shown = |code: &LaunchCode| {
-                let samples: u64 = code.instructions.values().map(|instruction| instruction.samples).sum();
-                format!("{} {samples}", code.kernel)
+            let Some(counted) = row.values.get(SAMPLES) else {
+                return Err(format!("the raw page has no {SAMPLES} of launch {launch} ('{}')", row.kernel));
             };
+            let shown = |code: &LaunchCode| format!("{} {}", code.kernel, code.samples());
             return Err(format!(
-                "its {} launches ({}) are not the raw page's {}, each once or twice, from launch {launch} ('{}', {:?} samples) on",
+                "its {} launches with their samples ({}) are not the raw page's {}, each once or twice and with instructions, from \
+                 launch {launch} on ('{}' with {counted} samples)",
                 all.len(),
                 all.iter().map(shown).collect::<Vec<_>>().join(", "),
                 launches.len(),
                 row.kernel,
-                row.values.get(SAMPLES)
             ));
         }
         once.push(all[at].clone());
@@ -395,9 +482,4 @@ pub fn explained(said: &str) -> (String, &'static str) {
         format!("ncu failed: {}", last.trim_start_matches("==ERROR==").trim()),
         "run the command that it was given by hand",
     )
-}
-
-/// Whether ncu's launches are those that were made: how many are alike from the beginning on.
-pub(crate) fn alike(launches: &[RawLaunch], kernels: &[&str]) -> usize {
-    launches.iter().zip(kernels).take_while(|(launch, kernel)| launch.kernel == **kernel).count()
 }

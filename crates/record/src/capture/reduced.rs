@@ -6,7 +6,10 @@ pub mod device;
 pub mod instructions;
 pub mod kernels;
 
+use crate::capture::attribute::{Placed, kernel_tree};
+use crate::capture::limiter::{Hints, Roofs};
 use crate::capture::lines::LineTree;
+use crate::capture::load::RawTrace;
 use crate::capture::provenance::{Provenance, Stretch};
 use crate::check::Check;
 use crate::conditions::Conditions;
@@ -63,6 +66,19 @@ impl CaptureRecord {
         self.checks = self.cross_foot();
         self.void = self.checks.iter().any(|check| !check.passed);
     }
+}
+
+/// What a capture's record would check of a trace beside its lines: its kernels, and what a GPU's profiler counted.
+pub fn trace_checks(trace: &RawTrace, placed: &Placed, device: Option<&DeviceTree>) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let roofs = Roofs { ceilings: None, threads: trace.workers() as u64, footprint: 0 };
+    if let Known::Is(tree) = kernel_tree(trace, placed, roofs, &Hints::default()) {
+        tree.checks(trace.steps.len() as u64, &mut checks);
+    }
+    if let Some(device) = device {
+        device.checks(&mut checks);
+    }
+    checks
 }
 
 impl Record for CaptureRecord {

@@ -205,7 +205,7 @@ fn candidate(subject: &words::Subject<'_>, row: &Row, rank: u64, rungs: &[RungOf
         },
         in_request: row.in_request,
         limit: row.limit.clone(),
-        mechanism: words::mechanism(row),
+        mechanism: words::mechanism(subject, row),
         falsify: words::falsify(subject, row),
         tries: words::tries(subject, row, rungs),
         evidence: row.evidence.clone(),

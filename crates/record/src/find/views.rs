@@ -37,3 +37,11 @@ pub struct Views {
     /// Flags that every command of this request takes: model, solution, threads, ...
     pub flags: Vec<String>,
 }
+
+impl Views {
+    /// Whether a GPU ran the request.
+    pub(super) fn on_gpu(&self) -> bool {
+        let arm = self.clock.as_ref().and_then(|seen| seen.record.arms.first());
+        arm.and_then(|arm| arm.conditions.known()).is_some_and(|conditions| conditions.host.device != "cpu")
+    }
+}

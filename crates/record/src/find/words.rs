@@ -81,10 +81,23 @@ fn percent(part: f64) -> String {
 }
 
 /// Why a row takes as long as it does.
-pub(super) fn mechanism(row: &Row) -> String {
+pub(super) fn mechanism(subject: &Subject<'_>, row: &Row) -> String {
     let passes = row.multiplicity.passes;
+    let on_gpu = subject.views.on_gpu();
     match row.kind {
-        CandidateKind::Operator => operator(row),
+        CandidateKind::Operator => operator(row, on_gpu),
+        CandidateKind::Dispatch if on_gpu => {
+            format!("each of {passes} passes is put into the GPU's queue, and the host waits until it knows of its end")
+        }
+        CandidateKind::Sampling if on_gpu => {
+            format!("after each of {passes} passes a token is chosen, and the GPU waits for the next pass")
+        }
+        CandidateKind::Tokenising if on_gpu => {
+            "one thread turns text into tokens and back while no kernel runs".to_owned()
+        }
+        CandidateKind::Idle if on_gpu && row.name != "page faults" => {
+            "no kernel ran and no recorded cause covers the time".to_owned()
+        }
         CandidateKind::Waits => {
             "workers that have done their share of a call wait at its barrier for the slowest one".to_owned()
         }
@@ -115,15 +128,15 @@ pub(super) fn mechanism(row: &Row) -> String {
     }
 }
 
-fn operator(row: &Row) -> String {
-    let mechanism = by_floor(row);
+fn operator(row: &Row, on_gpu: bool) -> String {
+    let mechanism = by_floor(row, on_gpu);
     match row.limiter {
         Some(limiter) => format!("{mechanism}; its captured samples speak for {limiter}"),
         None => mechanism,
     }
 }
 
-fn by_floor(row: &Row) -> String {
+fn by_floor(row: &Row, on_gpu: bool) -> String {
     let per_pass = row.measured / row.multiplicity.passes.max(1) as f64;
     let calls = format!("{} call{} a pass", row.multiplicity.calls, if row.multiplicity.calls == 1 { "" } else { "s" });
     let reached = row.floor.filter(|_| row.measured > 0.0).map(|floor| percent(floor / row.measured));
@@ -138,6 +151,12 @@ fn by_floor(row: &Row) -> String {
             row.flops as f64 / 1e9 / per_pass.max(1e-12),
             row.instruction_path.as_deref().unwrap_or("the fastest instruction it may use"),
         ),
+        (Some(Limit::Dispatch), Some(reached)) if on_gpu => format!(
+            "its {calls} are so short that starting {} kernel{}, each after the one before, is the least they take, {reached} of \
+             their time",
+            row.barriers,
+            if row.barriers == 1 { "" } else { "s" }
+        ),
         (Some(Limit::Dispatch), Some(reached)) => format!(
             "its {calls} are so short that {} meetings of all workers are the least they take, {reached} of their time",
             row.barriers
@@ -151,6 +170,14 @@ pub(super) fn falsify(subject: &Subject<'_>, row: &Row) -> Experiment {
     let (input, output) =
         (subject.workload.context_tokens.to_string(), subject.workload.output_tokens.clamp(2, 33).to_string());
     match row.kind {
+        // Time is added between calls by the workers that walk them; inside a graph nobody does.
+        CandidateKind::Operator if subject.views.on_gpu() => {
+            let case = format!("{}:{}:{input}", subject.checkpoint, phase_or_decode(row.phase));
+            Experiment {
+                command: command(subject.views, "replay", &["--case", &case, "--iterations", "24"]),
+                says: format!("wrong if '{}' takes less of more rounds", row.operator),
+            }
+        }
         CandidateKind::Operator => {
             let case = format!("{}:{}:{input}", subject.checkpoint, row.phase.name());
             let words = ["--case", &case, "--sensitivity", &row.operator, "--output-len", &output];
@@ -313,7 +340,9 @@ pub(super) fn doubts(subject: &Subject<'_>, ranking: &Ranking, request: &Request
     }
     if let Some(share) = request.processor_share.value().filter(|share| *share < BUSY) {
         doubts.push(format!(
-            "the clocked workers had their processors {} of the time: other processes ran, and every time is too long.",
+            "the clocked {} had {} {} of the time: other processes ran, and every time is too long.",
+            if views.on_gpu() { "process" } else { "workers" },
+            if views.on_gpu() { "its processor" } else { "their processors" },
             percent(share)
         ));
     }
@@ -368,7 +397,8 @@ fn by_capture(views: &Views, rows: &[Row]) -> Vec<String> {
             sums.entry(&row.operator).or_default().0 += row.measured;
         }
         for row in &tree.rows {
-            sums.entry(&row.operator).or_default().1 += row.cost.samples as f64;
+            // By time: a profiled layer's samples stand for those of layers that were not profiled.
+            sums.entry(&row.operator).or_default().1 += row.cost.weight_ns as f64;
         }
         disagreement(&sums, &format!("the computing of a {} pass", phase.name()), "captured samples")
     };

@@ -10,6 +10,7 @@ mod condition;
 mod name;
 mod parse;
 mod rule;
+mod settled;
 
 pub use name::{Name, NamedMetric, Namespace, Part, RowName, replay_row};
 pub use parse::GateError;

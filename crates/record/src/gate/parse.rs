@@ -267,8 +267,8 @@ impl Parser<'_> {
         if left_kind != right_kind {
             return Err(self.unlike(right_at, left_kind, right_kind));
         }
-        if left == right {
-            return Err(self.error(right_at, "expected something else than on the left, found the same".to_owned()));
+        if let Some(problem) = super::settled::problem(&left, relation, &right) {
+            return Err(self.error(right_at, problem));
         }
         Ok(Condition::Numbers { left, relation, right, unit: left_kind.unit() })
     }
@@ -527,7 +527,7 @@ mod tests {
             ("", 1, "found the end"),
             ("decode", 7, "expected one of <"),
             ("decod < 3 tok/s", 1, "found \"decod\""),
-            ("decode < decode", 10, "found the same"),
+            ("decode < decode", 10, "found what never holds"),
             ("decode < 30", 10, "expected a rate (tok/s) as on the left, found a number without unit"),
             ("ttft < 3 tok/s", 8, "expected a time"),
             ("ttft < 3 hours", 10, "expected a unit"),

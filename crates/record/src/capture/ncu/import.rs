@@ -3,7 +3,7 @@
 
 use super::{
     DRAM_READ, DRAM_SHARE, DRAM_WRITTEN, INSTRUCTIONS, L2_HITS, LaunchCode, LaunchRow, Lines, NcuError, OCCUPANCY,
-    REGISTERS, SAMPLES, SASS_PAGE, SM_SHARE, TENSOR_SHARE, TIME, alike, raw_page, sass_page, source_page,
+    REGISTERS, SAMPLES, SASS_PAGE, SM_SHARE, TENSOR_SHARE, TIME, agree, raw_page, sass_page, source_page,
 };
 use crate::capture::raw::{RawAddress, RawCall, RawLaunch, RawProfile, RawSample, RawSpans, RawStep, RawThread};
 use crate::capture::reduced::device::{DeviceKernel, DeviceTree, StallRow};
@@ -44,13 +44,8 @@ pub fn import(
     (raw, sass, source): (impl BufRead, impl BufRead, impl BufRead),
 ) -> Result<Imported, NcuError> {
     let rows = raw_page(raw)?;
-    let kernels: Vec<&str> = rows.iter().map(|row| row.kernel.as_str()).collect();
-    let same = alike(&profile.launches, &kernels);
-    if same < rows.len() {
-        let expected = profile.launches.get(same).map_or("no further launch", |launch| &launch.kernel);
-        let why = format!("launch {same} is '{}', expected {expected}", kernels[same]);
-        return Err(NcuError::Page { page: super::RAW_PAGE, why });
-    }
+    agree::same_launches(&profile.launches, &rows)?;
+    agree::calls_served(calls, &profile.launches)?;
     let code = sass_page(sass, &rows)?;
     let samples = code.iter().flat_map(|launch| launch.instructions.values()).map(|instruction| instruction.samples);
     let samples: u64 = samples.sum();
@@ -63,12 +58,13 @@ pub fn import(
         return Err(NcuError::Page { page: super::RAW_PAGE, why });
     }
     let time: f64 = rows.iter().filter_map(|row| row.values.get(TIME)).sum();
-    let stood_for: u64 = profile.launches.iter().map(|launch| launch.stands_for.min(1 << 20)).max().unwrap_or(1);
-    if !(0.0..=LONGEST_NS / stood_for as f64).contains(&time) {
+    let stood_for = profile.launches.iter().map(|launch| launch.stands_for).max().unwrap_or(1);
+    if time > LONGEST_NS / stood_for as f64 {
         let why = format!("the launches take {time} ns together");
         return Err(NcuError::Page { page: super::RAW_PAGE, why });
     }
     let lines = source_page(source)?;
+    agree::same_code(&code, &lines)?;
     let launches = &profile.launches[..rows.len()];
     let mut imported = laid_out(calls, launches, &rows, &code, &lines);
     imported.tree.launches_expected = profile.launches.len() as u64;
@@ -92,15 +88,7 @@ fn laid_out(
         // `import` has refused a launch without one.
         let end = start + (row.values.get(TIME).copied().unwrap_or_default() as u64).max(1);
         cursor = end;
-        for (index, &call) in launch.calls.iter().enumerate() {
-            match spans.iter_mut().rev().find(|span| span[0] == u64::from(call)) {
-                // Its next launch.
-                Some(span) if span[3] == start => span[3] = end,
-                Some(_) => {}
-                None if index == 0 => spans.push([u64::from(call), start, start, end]),
-                None => spans.push([u64::from(call), end, end, end]),
-            }
-        }
+        credit(&mut spans, &launch.calls, (start, end));
         let next = functions.len() as u64 + 1;
         let function = *functions.entry(&code.kernel).or_insert(next);
         let base = code.instructions.keys().next().copied().unwrap_or(0);
@@ -149,6 +137,29 @@ fn laid_out(
     }
 }
 
+/// Gives a launch's time to the call whose last launch it follows, else to the first of its calls that has no span; the others
+/// begin and end behind it.
+fn credit(spans: &mut Vec<[u64; 4]>, calls: &[u32], (start, end): (u64, u64)) {
+    let known = |spans: &[[u64; 4]], call: u32| spans.iter().position(|span| span[0] == u64::from(call));
+    let goes_on = calls.iter().filter_map(|call| known(spans, *call)).find(|&at| {
+        let behind = spans[at + 1..].iter().all(|span| span[2] == start && span[3] == start);
+        spans[at][3] == start && behind
+    });
+    if let Some(at) = goes_on {
+        spans[at][3] = end;
+        for span in &mut spans[at + 1..] {
+            *span = [span[0], end, end, end];
+        }
+    }
+    let mut from = if goes_on.is_some() { end } else { start };
+    for call in calls {
+        if known(spans, *call).is_none() {
+            spans.push([u64::from(*call), from, from, end]);
+            from = end;
+        }
+    }
+}
+
 /// Sample `number` of `all` of a launch: each stands for its part of the launch's time.
 fn sample(address: &str, (start, end): (u64, u64), (number, all): (u64, u64)) -> RawSample {
     let wall = u128::from(end - start);
@@ -182,7 +193,11 @@ fn tree(calls: &[RawCall], launches: &[RawLaunch], rows: &[LaunchRow], code: &[L
                 own.iter().map(|&index| rows[index].kernel.as_str()).collect();
             let instructions = || own.iter().flat_map(|&index| code[index].instructions.values());
             let mut stalls: BTreeMap<&str, u64> = BTreeMap::new();
-            for (reason, samples) in instructions().flat_map(|instruction| &instruction.stalls) {
+            // The raw page has all reasons; the page of instructions lacks columns for some.
+            let by_launch = own.iter().all(|&index| !rows[index].stalls.is_empty());
+            let of_launches = own.iter().filter(|_| by_launch).flat_map(|&index| &rows[index].stalls);
+            let of_instructions = instructions().filter(|_| !by_launch).flat_map(|instruction| &instruction.stalls);
+            for (reason, samples) in of_launches.chain(of_instructions).filter(|(_, samples)| **samples > 0) {
                 *stalls.entry(reason).or_default() += samples;
             }
             let mut stalls: Vec<StallRow> =
@@ -220,7 +235,11 @@ fn tree(calls: &[RawCall], launches: &[RawLaunch], rows: &[LaunchRow], code: &[L
         .collect();
     let time = |kernel: &DeviceKernel| kernel.time.value().unwrap_or(0.0);
     found.sort_by(|a, b| time(b).total_cmp(&time(a)));
-    DeviceTree { launches_expected: 0, launches: rows.len() as u64, kernels: found }
+    let dropped = match rows.iter().map(|row| row.dropped).sum::<Option<u64>>() {
+        Some(bytes) => Known::Is(bytes),
+        None => Known::unavailable("the profiler does not say what it lost", "a version of ncu that counts it"),
+    };
+    DeviceTree { launches_expected: 0, launches: rows.len() as u64, dropped, kernels: found }
 }
 
 fn not_collected<T>(metric: &str) -> Known<T> {
@@ -249,6 +268,13 @@ fn counted(rows: &[LaunchRow], own: &[usize], metric: &str) -> Known<u64> {
 
 /// Of a percentage, weighted by the launches' times.
 fn mean(rows: &[LaunchRow], own: &[usize], metric: &str) -> Reading {
+    let impossible = own.iter().find_map(|&index| Some((&rows[index].kernel, rows[index].beyond.get(metric)?)));
+    if let Some((kernel, percent)) = impossible {
+        return Known::unavailable(
+            format!("ncu says {percent} % of {metric} of a launch of {kernel}, and no part is more than its whole"),
+            "longer launches: ncu counts the two sides of a part in different runs, which differ most for short ones",
+        );
+    }
     let (Some(values), Some(times)) = (values(rows, own, metric), values(rows, own, TIME)) else {
         return not_collected(metric);
     };

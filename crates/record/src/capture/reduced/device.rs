@@ -15,6 +15,9 @@ pub struct DeviceTree {
     /// Launches that were to be profiled (of layers that run the same kernels not all are), and those that the profiler has.
     pub launches_expected: u64,
     pub launches: u64,
+    /// Bytes of samples that the profiler could not keep.
+    #[serde(default = "not_read")]
+    pub dropped: Known<u64>,
     /// Most time first.
     pub kernels: Vec<DeviceKernel>,
 }
@@ -66,6 +69,12 @@ pub(crate) fn none() -> Known<DeviceTree> {
     Known::unavailable("the pass ran on the CPU", "`hourglass capture --device cuda`")
 }
 
+fn not_read() -> Known<u64> {
+    Known::unavailable("the record was made without reading it", "reduce the trace again with this build")
+}
+
+/// A part is no more than its whole, but for rounding.
+const MOST_SHARE: f64 = 1.005;
 /// A unit that is so busy is the limit.
 const STRONG: f64 = 0.7;
 /// More than half of the time is explained.
@@ -76,8 +85,16 @@ impl DeviceTree {
         checks.push(Check::counts("launches that were profiled", self.launches_expected, self.launches));
         let of_kernels = self.kernels.iter().map(|kernel| kernel.launches).sum();
         checks.push(Check::counts("the kernels' launches are the profiled ones", self.launches, of_kernels));
+        if let Known::Is(dropped) = self.dropped {
+            checks.push(Check::counts("bytes of samples that the profiler dropped", 0, dropped));
+        }
         for kernel in &self.kernels {
             let name = format!("{}: {}", kernel.operator, kernel.kernel);
+            for (what, share) in kernel.shares() {
+                if share.value().is_some_and(|share| !(0.0..=MOST_SHARE).contains(&share)) {
+                    checks.push(Check::counts(format!("{name}: {what} is a part of a whole"), 1, 0));
+                }
+            }
             if let Known::Is(counted) = kernel.samples_counted {
                 let name = format!("{name}: samples at its instructions are those that were counted");
                 checks.push(Check::counts(name, counted, kernel.samples));
@@ -101,6 +118,16 @@ impl DeviceTree {
 impl DeviceKernel {
     /// Operator of what a device launches beside the program's calls.
     pub const OWN: &str = "[device]";
+
+    fn shares(&self) -> [(&'static str, &Reading); 5] {
+        [
+            ("dram_share", &self.dram_share),
+            ("sm_share", &self.sm_share),
+            ("tensor_share", &self.tensor_share),
+            ("l2_hit_share", &self.l2_hit_share),
+            ("occupancy", &self.occupancy),
+        ]
+    }
 
     fn limiter(&self) -> Limiter {
         let part = |limit, fraction: &Reading, from: &str| LimiterPart {

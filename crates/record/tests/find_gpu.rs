@@ -1,0 +1,108 @@
+//! A ranking of a request that a GPU ran: its sentences speak of kernels, and captured layers weigh as much as those they stand for.
+//! Not here: the ranking itself (`find_record.rs`).
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod capture_fixture;
+mod find_fixture;
+
+use find_fixture::*;
+use record::capture::{Hints, Roofs, kernel_tree, placed};
+use record::find::{CandidateKind, Views};
+use record::*;
+
+/// The views of `find_fixture`, of a GPU, whose short calls are limited by their number.
+fn on_gpu() -> Views {
+    let mut views = views();
+    let clock = views.clock.as_mut().unwrap();
+    for arm in &mut clock.record.arms {
+        let mut conditions = capture_fixture::conditions();
+        conditions.host.device = "cuda:0 (a GPU)".to_owned();
+        arm.conditions = Known::Is(conditions);
+    }
+    let decode = views.decode.as_mut().unwrap();
+    let Known::Is(operators) = &mut decode.record.cases[0].replay.operators else { panic!() };
+    for row in operators {
+        let Known::Is(floor) = &mut row.row.floor else { panic!() };
+        (floor.dispatch, floor.memory, floor.arithmetic) = (us(0.9 * floor.least.value().unwrap()), us(1.0), us(0.5));
+        floor.least = floor.dispatch.clone();
+    }
+    views.flags = vec!["--device".to_owned(), "cuda:0".to_owned()];
+    views
+}
+
+#[test]
+fn sentences_of_a_gpu_are_about_kernels_and_their_tests_run_there() {
+    let (gpu, cpu) = (ranked(&on_gpu()), ranked(&views()));
+    let row = named(&gpu, Phase::Decode, "q_proj: linear");
+    assert!(
+        row.mechanism.contains("starting 28 kernels, each after the one before, is the least"),
+        "{}",
+        row.mechanism
+    );
+    let mut words: Vec<&str> = gpu.candidates.iter().map(|row| row.mechanism.as_str()).collect();
+    words.extend(gpu.doubts.iter().map(String::as_str));
+    for words in words {
+        assert!(!words.contains("worker") && !words.contains("meeting"), "{words}");
+    }
+    // Time cannot be added between the calls of a graph, so that no test asks for it.
+    for row in gpu.candidates.iter().filter(|row| row.kind == CandidateKind::Operator) {
+        let command = row.falsify.command.join(" ");
+        assert!(!command.contains("--sensitivity") && command.ends_with("--device cuda:0"), "{command}");
+        assert!(row.falsify.says.starts_with("wrong if "), "{}", row.falsify.says);
+    }
+    let of_cpu: Vec<&str> = cpu.candidates.iter().map(|row| row.mechanism.as_str()).collect();
+    assert!(of_cpu.iter().any(|words| words.contains("starts the workers")), "{of_cpu:?}");
+}
+
+/// One profiled layer of 27: its operator has few samples that stand for much time.
+#[test]
+fn views_are_held_against_each_other_by_time_and_not_by_samples() {
+    let with = |weights: &[u64]| {
+        let (trace, metadata, lines) =
+            (capture_fixture::trace(), capture_fixture::metadata(), capture_fixture::lines_record());
+        let roofs = Roofs { ceilings: None, threads: 2, footprint: 0 };
+        let mut tree = kernel_tree(&trace, &placed(&trace), roofs, &Hints::default()).known().unwrap().clone();
+        let row = tree.rows[0].clone();
+        tree.rows = DECODE
+            .iter()
+            .zip(weights)
+            .map(|((_, operator, ..), weight)| {
+                let mut row = row.clone();
+                row.operator = (*operator).to_owned();
+                (row.cost.samples, row.cost.weight_ns) = (1000 - weight / 1000, *weight);
+                row
+            })
+            .collect();
+        let workload = Workload { phase: Phase::Decode, ..metadata.workload.clone() };
+        let mut record = CaptureRecord {
+            schema: CaptureRecord::SCHEMA.to_owned(),
+            created: metadata.created.clone(),
+            workload,
+            workload_id: String::new(),
+            conditions: metadata.conditions.clone(),
+            conditions_id: String::new(),
+            subject: metadata.subject.clone(),
+            provenance: lines.provenance.clone(),
+            stretch: lines.stretch.clone(),
+            ceilings: missing(),
+            kernels: Known::Is(tree),
+            counters: missing(),
+            lines: missing(),
+            instructions: missing(),
+            device: CaptureRecord::without_device(),
+            checks: Vec::new(),
+            void: false,
+        };
+        record.close();
+        let mut views = on_gpu();
+        views.captures = vec![seen("capture-decode.json", record)];
+        ranked(&views).doubts
+    };
+    let disagree = |doubts: &[String]| doubts.iter().any(|doubt| doubt.contains("the views disagree on"));
+    let replayed: Vec<u64> = DECODE.iter().map(|(_, _, alone, _)| *alone as u64).collect();
+    assert!(!disagree(&with(&replayed)), "as much time in both: {:?}", with(&replayed));
+    let mut other = replayed;
+    other.reverse();
+    assert!(disagree(&with(&other)), "{:?}", with(&other));
+}
