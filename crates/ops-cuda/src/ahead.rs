@@ -119,7 +119,7 @@ mod tests {
     fn the_step_after_is_certain_for_one_row_with_room() {
         let caches = [cache(16), cache(32)];
         let growing = [LayerCache {
-            previous: Some(PreviousCache { keys: 1 as *const u8, values: 2 as *const u8, capacity: 4 }),
+            previous: Some(PreviousCache { keys: 16 as *const u8, values: 32 as *const u8, capacity: 4 }),
             ..cache(16)
         }];
         let of = |tokens: &[u32], sequences: &[Sequence<'_>]| {

@@ -103,6 +103,9 @@ const CLAIMS: &[(&str, &str, &[Least])] = &[
     ("attention_decode.cu", "attention_split_d128_g2", &[("LDG.E.128", 8), ("ACQBULK", 1)]),
     // Weights come as bulk copies; a unit of 128 columns is four products of bytes, and a code costs no shift.
     ("linear_ahead.cu", "norm_ahead_g128_u2", &[("UBLKCP", 2), ("IMMA.16832.U8.S8", 8), ("REDUX", 4), ("ACQBULK", 1)]),
+    // A head says its largest by an atomic that nothing waits for.
+    ("linear_ahead.cu", "head_ahead_g128_u2", &[("IMMA.16832.U8.S8", 8), ("REDG.E.MAX.64", 1), ("ACQBULK", 1)]),
+    ("linear_ahead_plain.cu", "head_ahead_plain_d2", &[("UBLKCP", 1), ("REDG.E.MAX.64", 1), ("ACQBULK", 1)]),
     ("linear_ahead_plain.cu", "ahead_plain_d1", &[("UBLKCP", 1), ("FFMA", 32), ("LDS.128", 4), ("ACQBULK", 1)]),
     // Keys and values are copied ahead, and what warps found is sent without a fence.
     (

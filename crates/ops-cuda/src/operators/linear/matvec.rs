@@ -96,7 +96,7 @@ impl Arguments {
     pub(crate) fn launch(&self, queue: &Queue, cut: &Cut) {
         let Cut { split, together, sharers, .. } = *cut;
         let blocks = self.first[self.parts as usize] * sharers;
-        let alone = (self.parts == 1).then(|| finds_largest(cut.kernel)).flatten();
+        let alone = (self.parts == 1).then(|| finds_largest(cut)).flatten();
         let found = alone.and_then(|kernel| Some((kernel, queue.takes_largest(self.part[0].y)?)));
         let (kernel, best) = found.unwrap_or((cut.kernel, 0));
         let whole = |part: &Part| part.w.rows.is_multiple_of(16 * together.max(1)) && part.w.has_bf16_scales();
@@ -108,12 +108,13 @@ impl Arguments {
     }
 }
 
-/// The kernel that does what `kernel` does and finds the largest output, if there is one.
-fn finds_largest(kernel: &str) -> Option<&'static str> {
-    match kernel {
+/// The kernel that does what a launch's does and finds the largest output, if there is one and it pays: with blocks of four outputs, of
+/// which Qwen3-0.6B's head has 38,000, steps were 0.7 % longer than with the search behind it.
+fn finds_largest(cut: &Cut) -> Option<&'static str> {
+    match cut.kernel {
         "norm_ahead_g128_u2" => Some("head_ahead_g128_u2"),
         "norm_ahead_g64_u2" => Some("head_ahead_g64_u2"),
-        "norm_ahead_plain_d2" => Some("head_ahead_plain_d2"),
+        "norm_ahead_plain_d2" if cut.outputs > 4 => Some("head_ahead_plain_d2"),
         _ => None,
     }
 }
@@ -309,9 +310,31 @@ mod tests {
     }
 
     #[test]
+    fn a_head_that_finds_the_largest_is_the_same_kernel_but_for_that() {
+        for (file, kernel, outputs) in [
+            ("linear_ahead.cu", "norm_ahead_g128_u2", 32),
+            ("linear_ahead.cu", "norm_ahead_g64_u2", 32),
+            ("linear_ahead_plain.cu", "norm_ahead_plain_d2", 12),
+        ] {
+            let cut = Cut { file, kernel, outputs, ..plain(1, &SHAPE, Around::Norm) };
+            let head = finds_largest(&cut).unwrap_or_else(|| panic!("{kernel} finds none"));
+            let source = crate::sources::ALL.iter().find(|source| source.name == file);
+            let text = source.map(crate::sources::Source::text).unwrap_or_default();
+            // Name, what it is cut for, and warps.
+            let line = |name: &str| text.lines().find(|line| line.starts_with(&format!("AHEAD_KERNEL({name}, ")));
+            let (of, with) = (line(kernel).unwrap_or_default(), line(head).unwrap_or_default());
+            assert_eq!(of.replace(kernel, head).replace("NORMED", "HEAD"), with, "{kernel}");
+        }
+        let small = Cut { kernel: "norm_ahead_plain_d2", outputs: 4, ..plain(1, &SHAPE, Around::Norm) };
+        assert!(finds_largest(&small).is_none(), "its blocks are many and small");
+        assert!(finds_largest(&plain(1, &SHAPE, Around::Nothing)).is_none());
+    }
+
+    const SHAPE: WeightShape = WeightShape { rows: 100, cols: 256, format: WeightFormat::Bf16 };
+
+    #[test]
     fn products_of_one_input_join_and_others_do_not() {
-        let shape = WeightShape { rows: 100, cols: 256, format: WeightFormat::Bf16 };
-        let part = Part { w: describe(0, &shape, false), bias: 0, residual: 0, y: 64 };
+        let part = Part { w: describe(0, &SHAPE, false), bias: 0, residual: 0, y: 64 };
         let of = |x| Arguments {
             x,
             norm: 0,
@@ -327,7 +350,7 @@ mod tests {
             part: [part; PARTS],
             best: 0,
         };
-        let (cut, mut all) = (plain(1, &shape, Around::Nothing), of(4096));
+        let (cut, mut all) = (plain(1, &SHAPE, Around::Nothing), of(4096));
         for _ in 0..PARTS {
             assert!(all.join(&of(4096), part, &cut));
         }
