@@ -190,6 +190,11 @@ pub(crate) fn print(bytes: &[u8]) -> Result<()> {
     written.and_then(|()| out.flush()).context("cannot write to stdout")
 }
 
+/// A line as a terminal gets it.
+pub(crate) fn plain(text: &str) -> String {
+    String::from_utf8_lossy(&without_controls(text.as_bytes())).into_owned()
+}
+
 fn without_controls(bytes: &[u8]) -> Vec<u8> {
     let mut shown = Vec::with_capacity(bytes.len());
     let mut rest = bytes;

@@ -5,6 +5,8 @@ use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use crate::output;
+
 /// One line, rewritten in place at most ten times a second and wiped when dropped.
 pub(crate) struct Progress {
     what: &'static str,
@@ -51,7 +53,7 @@ impl Progress {
         }
         *last = Some(Instant::now());
         // A terminal that went away is no reason to stop the work.
-        let _ = write!(std::io::stderr(), "\r\x1b[2K{}: {}", self.what, text());
+        let _ = write!(std::io::stderr(), "\r\x1b[2K{}: {}", self.what, output::plain(&text()));
     }
 }
 

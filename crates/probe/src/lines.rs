@@ -97,7 +97,7 @@ impl Resolved {
         let mut sources = Sources::new(&trace.sources, sources);
         let (mut frames, mut numbers): (Vec<StackFrame>, HashMap<StackFrame, u32>) = (Vec::new(), HashMap::new());
         let mut resolution = Resolution::default();
-        let chains: BTreeMap<&String, &(String, Vec<(String, u32)>)> = profiled.chains.iter().collect();
+        let chains: BTreeMap<_, _> = profiled.chains.iter().collect();
         for (address, (function, lines)) in chains {
             let outermost = lines.len().saturating_sub(1);
             let mut chain: Vec<StackFrame> = lines

@@ -29,3 +29,29 @@ pub struct Mechanisms {
     pub register_cached_rmsnorm: bool,
     pub tiled_prefill: bool,
 }
+
+impl std::fmt::Display for Mechanisms {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let switch = |on: bool| if on { "on" } else { "off" };
+        let Mechanisms { capacity_cache, register_cached_rmsnorm, tiled_prefill } = *self;
+        write!(
+            f,
+            "capacity cache {}, register-cached RMSNorm {}, tiled prefill {}",
+            switch(capacity_cache),
+            switch(register_cached_rmsnorm),
+            switch(tiled_prefill)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In comparisons, beside what else differs.
+    #[test]
+    fn mechanisms_are_told_in_words() {
+        let mechanisms = Mechanisms { capacity_cache: true, register_cached_rmsnorm: true, tiled_prefill: false };
+        assert_eq!(mechanisms.to_string(), "capacity cache on, register-cached RMSNorm on, tiled prefill off");
+    }
+}

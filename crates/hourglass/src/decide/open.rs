@@ -166,5 +166,7 @@ fn as_flags(opening: &Opening) -> String {
     let ours = ops::Registry::standard();
     let known = [&opening.baseline, &opening.candidate].iter().all(|name| ours.checkpoint(name).is_ok());
     let lab = !known && crate::load::Solution::Lab.registry().checkpoint(&opening.candidate).is_ok();
-    format!("{}{shape}", if lab { " --solution lab" } else { "" })
+    let on_gpu_alone = |name: &&String| ops::ladder::DEVICE.iter().any(|rung| rung.name == **name);
+    let device = if [&opening.baseline, &opening.candidate].iter().any(on_gpu_alone) { " --device cuda" } else { "" };
+    format!("{}{device}{shape}", if lab { " --solution lab" } else { "" })
 }

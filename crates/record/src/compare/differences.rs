@@ -126,7 +126,7 @@ pub(super) fn differences(before: &Side<'_>, after: &Side<'_>) -> Vec<ConditionD
         let pairs = [
             ("solution", a.solution.clone(), b.solution.clone()),
             ("checkpoint", a.checkpoint.clone(), b.checkpoint.clone()),
-            ("mechanisms", format!("{:?}", a.mechanisms), format!("{:?}", b.mechanisms)),
+            ("mechanisms", a.mechanisms.to_string(), b.mechanisms.to_string()),
             ("engine", format!("{} {}", a.engine, a.version), format!("{} {}", b.engine, b.version)),
         ];
         push(&mut found, DifferenceKind::Intended, pairs);

@@ -118,7 +118,7 @@ fn written(value: &Value, source: &EvidenceRef) -> Result<WrittenDecision, Strin
             "inconclusive" => "inconclusive",
             "conditional" => "conditional",
             "open" => "open",
-            other => return Err(format!("\"kept\" is {other:?}")),
+            other => return Err(format!("\"kept\" is \"{}\"", other.escape_debug())),
         },
         _ => return Err("it does not say whether the change was \"kept\"".to_owned()),
     };
