@@ -216,6 +216,7 @@ fn plain(shape: &WeightShape, around: Around) -> Option<Cut> {
 mod tests {
     use super::*;
     use ops::ElementType;
+    use std::collections::{HashMap, HashSet};
 
     /// The warps that a kernel's registers are cut to, from its file.
     fn most_warps(cut: &Cut) -> u32 {
@@ -260,5 +261,56 @@ mod tests {
             }
         }
         assert!(found > 120, "only {found} shapes gain");
+    }
+
+    #[test]
+    fn a_kernel_of_one_cut_is_compiled_for_that_cut_and_none_is_without_use() {
+        let source = crate::sources::ALL.iter().find(|source| source.name == "linear_ahead.cu").expect("a file");
+        let text = source.text();
+        // Name, group, units, kind, all units, warps, tiles, teams, sharers, blocks.
+        let compiled: HashMap<&str, Vec<&str>> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("KNOWN_KERNEL("))
+            .map(|line| line.trim_end_matches(')').split(", ").collect::<Vec<_>>())
+            .map(|fields| (fields[0], fields[1..].to_vec()))
+            .collect();
+        let format = WeightFormat::Affine4 { group: 128, parameters: ElementType::BF16 };
+        let mut used = HashSet::new();
+        for (cols, rows, around) in [
+            (1024, 2048, Around::Norm),
+            (2048, 1024, Around::Nothing),
+            (1024, 3072, Around::Gated),
+            (3072, 1024, Around::Nothing),
+            (1024, 151_936, Around::Norm),
+            (2560, 4096, Around::Norm),
+            (4096, 2560, Around::Nothing),
+            (2560, 9728, Around::Gated),
+            (2560, 151_936, Around::Norm),
+        ] {
+            for deep in [false, true] {
+                let cut = find_cut(&WeightShape { rows, cols, format }, around, deep).expect("a cut");
+                let kernel = if rows > 100_000 { cut.kernel.replace("norm", "head") } else { cut.kernel.to_owned() };
+                let name = known(&kernel, cols as u32, &cut).unwrap_or_else(|| panic!("{cols} {deep} {cut:?}"));
+                let kind = match kernel.split('_').next() {
+                    Some("norm") => "NORMED",
+                    Some("gated") => "GATED",
+                    Some("head") => "HEAD",
+                    _ => "PLAIN",
+                };
+                let Cut { split, together, sharers, warps, .. } = cut;
+                let (units, of_team) = (cols as u32 / 128, warps / split);
+                let numbers = [units, of_team, together, split, sharers].map(|number| number.to_string());
+                let fields = &compiled[name];
+                let at_once = &kernel[kernel.len() - 1..];
+                assert_eq!(
+                    (&fields[..3], &fields[3..8]),
+                    (&["128", at_once, kind][..], &numbers.each_ref().map(String::as_str)[..]),
+                    "{name}"
+                );
+                assert!((rows as u32).is_multiple_of(16 * together), "{name} has whole tiles alone");
+                used.insert(name);
+            }
+        }
+        assert_eq!(used.len(), compiled.len(), "{used:?}");
     }
 }
