@@ -153,11 +153,11 @@ impl Queue {
         let (function, mut allowed) = match known {
             Some((function, allowed)) if shared_bytes <= allowed => return Ok(function),
             Some(known) => known,
-            // What every launch may have, less what a kernel declares itself, which counts as well.
+            // Some launches may have without asking, less what their kernel declares itself: each asks.
             None => {
                 let module =
                     self.modules.get(file).ok_or_else(|| io::Error::other(format!("no kernel file {file}")))?;
-                (self.driver.function(*module, name)?, 40 << 10)
+                (self.driver.function(*module, name)?, 0)
             }
         };
         if shared_bytes > allowed {
