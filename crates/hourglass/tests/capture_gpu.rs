@@ -302,3 +302,21 @@ fn metadata_of_other_samples_and_flags_of_the_cpu_are_refused() {
         assert!(message.contains(&format!("{flag} beside --device cuda:0")), "{message}");
     }
 }
+
+/// A part above its whole that somebody wrote into the record.
+#[test]
+fn a_record_of_impossible_shares_is_not_verified() {
+    let trace = Trace::new(|_| {});
+    let mut record = serde_json::to_value(trace.reduced()).unwrap();
+    let show = |record: &serde_json::Value| {
+        let file = trace.at("edited.json");
+        fs::write(&file, record.to_string()).unwrap();
+        let output = run(&["records", "show", &file]);
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (whole, text) = show(&record);
+    assert!(whole && !text.contains("NOT VERIFIED") && text.contains("The GPU's time"), "{text}");
+    record["device"]["kernels"][0]["occupancy"]["value"] = 3.5.into();
+    let (whole, text) = show(&record);
+    assert!(!whole && text.contains("NOT VERIFIED") && text.contains("occupancy is a part of a whole"), "{text}");
+}

@@ -130,23 +130,3 @@ fn wrong_flags_are_named() {
     let error = refusal(&["timeline", "--model", "synthetic:tiny", "--input-len", "0"], 2);
     assert!(error.contains("--input-len 0"), "{error}");
 }
-
-/// The same numbers, were they a device's: no worker is spoken of, and what is dispatch there is said.
-#[test]
-fn what_a_devices_time_was_lost_to_is_told_in_its_words() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("timeline.json");
-    let mut record = serde_json::to_value(record_of(&ONE_ROUND)).unwrap();
-    for lane in record["summary"]["lanes"].as_array_mut().unwrap() {
-        lane["kind"] = "stream".into();
-    }
-    std::fs::write(&file, record.to_string()).unwrap();
-    let text = stdout(&["records", "show", file.to_str().unwrap()]);
-    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    for words in
-        ["What the streams' time was lost to", "(dispatch: within a pass, before its first kernel", "no kernel runs"]
-    {
-        assert!(flat.contains(words), "{words} is missing:\n{text}");
-    }
-    assert!(!flat.contains("no worker computes") && !flat.contains("of all workers"), "{text}");
-}

@@ -385,7 +385,28 @@ fn shortened(name: &str, most: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
     use super::*;
+
+    /// The handbook's trace of workers, and the same numbers as if they were a device's.
+    #[test]
+    fn what_a_devices_time_was_lost_to_is_told_in_its_words() {
+        let bytes = include_bytes!("../../../../docs/example/find/timeline.json");
+        let mut record: TimelineRecord = record::read("timeline.json", bytes).unwrap();
+        let flat = |record: &TimelineRecord| body(record).split_whitespace().collect::<Vec<_>>().join(" ");
+        let of_workers = flat(&record);
+        assert!(of_workers.contains("ms of all workers") && !of_workers.contains("(dispatch: "), "{of_workers}");
+        record.summary.lanes.iter_mut().for_each(|lane| "stream".clone_into(&mut lane.kind));
+        let of_streams = flat(&record);
+        for words in ["What the streams' time was lost to", "(dispatch: within a pass, before its first kernel"] {
+            assert!(of_streams.contains(words), "{words} is missing:\n{of_streams}");
+        }
+        assert!(
+            !of_streams.contains("ms of all workers") && !of_streams.contains("no worker computes"),
+            "{of_streams}"
+        );
+    }
 
     #[test]
     fn names_lose_their_parameters_first_and_their_beginning_then() {
