@@ -21,12 +21,12 @@
 // round. GATED: so, and a block has tiles of the first part, then as many of the second. PLAIN: the blocks of a cluster share the columns;
 // its first block adds what they found. HEAD: NORMED, and the largest output is found.
 //
-// What else is given is known when it is compiled, or else 0: of all columns so many units, of a team so many warps, of a block so many row
-// tiles (of which all are whole) and teams, of a cluster so many blocks, and scales are bfloat16. Then little but products is left to run.
-template <int GROUP, int UNITS, int KIND, u32 ALL_UNITS = 0, u32 WARPS = 0, u32 TILES = 0, u32 TEAMS = 0, u32 SHARERS = 0>
+// KNOWN: the cut is known when it is compiled. Of all columns there are so many units, of a team so many warps, of a block so many row tiles
+// (all of which are whole) and teams, of a cluster so many blocks, and scales are bfloat16. Then little but products is left to run.
+template <int GROUP, int UNITS, int KIND, bool KNOWN = false, u32 ALL_UNITS = 1, u32 WARPS = 1, u32 TILES = 1, u32 TEAMS = 1, u32 SHARERS = 1>
 DEVICE void codes_ahead(const MatvecArguments& p) {
-    constexpr u32 GROUPS = 128 / GROUP, ROUNDS = (KIND == GATED ? 2 : 1) * TILES / (TEAMS ? TEAMS : 1), TIMES = ROUNDS == 2 ? 2 : 1;
-    constexpr bool KNOWN = ALL_UNITS > 0, ONCE = KNOWN && UNITS * WARPS * (SHARERS ? SHARERS : 1) >= ALL_UNITS;
+    constexpr u32 GROUPS = 128 / GROUP, ROUNDS = (KIND == GATED ? 2 : 1) * TILES / TEAMS, TIMES = ROUNDS == 2 ? 2 : 1;
+    constexpr bool ONCE = KNOWN && UNITS * WARPS * SHARERS >= ALL_UNITS;
     // Weights (parts, tiles, [codes | scales]), sums (parts * tiles * 16, warps), what other blocks found, pieces of x of every warp.
     extern __shared__ __align__(128) u8 room[];
     __shared__ __align__(8) u64 arrivals[MOST_TILES], all_found;
@@ -81,7 +81,9 @@ DEVICE void codes_ahead(const MatvecArguments& p) {
     for (u32 at = lane; at < UNITS * 32; at += WARP) mine[at / 32 * UNIT_WORDS + 3 * COLUMN_WORDS + at % 32] = 0x01010101u;
     // Sums are read four at a time.
     if (threadIdx.x < MOST_WARPS) squares[threadIdx.x] = 0.0f;
-    for (u32 at = threadIdx.x; at < all * 16 * (wide - warps); at += blockDim.x) sums[at / (wide - warps) * wide + warps + at % (wide - warps)] = 0.0f;
+    for (u32 row = threadIdx.x; row < all * 16; row += blockDim.x) {
+        for (u32 at = warps; at < wide; ++at) sums[row * wide + at] = 0.0f;
+    }
     __syncthreads();
     // The first block's barrier is ready.
     if (KIND == PLAIN && sharers > 1) cluster_wait();
@@ -201,7 +203,7 @@ AHEAD_KERNEL(head_ahead_g64_u2, 64, 2, HEAD, 16)
 // For rows of so many units, in the cuts of Qwen3-0.6B and 4B (`ahead.rs`), with registers for so many blocks of a processor.
 #define KNOWN_KERNEL(NAME, GROUP, UNITS, KIND, ALL_UNITS, WARPS, TILES, TEAMS, SHARERS, BLOCKS)                                     \
     extern "C" __global__ void __launch_bounds__(WARPS * TEAMS * 32, BLOCKS) NAME(const __grid_constant__ MatvecArguments p) { \
-        codes_ahead<GROUP, UNITS, KIND, ALL_UNITS, WARPS, TILES, TEAMS, SHARERS>(p);                                                \
+        codes_ahead<GROUP, UNITS, KIND, true, ALL_UNITS, WARPS, TILES, TEAMS, SHARERS>(p);                                                \
     }
 KNOWN_KERNEL(norm_ahead_8, 128, 1, NORMED, 8, 8, 1, 1, 1, 4)
 KNOWN_KERNEL(ahead_16, 128, 2, PLAIN, 16, 4, 1, 1, 2, 8)

@@ -106,6 +106,7 @@ const CLAIMS: &[(&str, &str, &[Least])] = &[
     // A head says its largest by an atomic that nothing waits for.
     ("linear_ahead.cu", "head_ahead_g128_u2", &[("IMMA.16832.U8.S8", 8), ("REDG.E.MAX.64", 1), ("ACQBULK", 1)]),
     ("linear_ahead_plain.cu", "head_ahead_plain_d2", &[("UBLKCP", 1), ("REDG.E.MAX.64", 1), ("ACQBULK", 1)]),
+    ("linear_ahead.cu", "norm_ahead_8", &[("UBLKCP", 2), ("IMMA.16832.U8.S8", 4), ("REDUX", 2), ("ACQBULK", 1)]),
     ("linear_ahead_plain.cu", "ahead_plain_d1", &[("UBLKCP", 1), ("FFMA", 32), ("LDS.128", 4), ("ACQBULK", 1)]),
     // Keys and values are copied ahead, and what warps found is sent without a fence.
     (
