@@ -180,9 +180,9 @@ DEVICE void codes_ahead(const MatvecArguments& p) {
     if (KIND == HEAD) say_largest(p.best, 0, writes, bits, output);
 }
 
-// The most warps of which two blocks' registers fit a processor.
+// The most warps of which two blocks' registers fit a processor; where groups are halves of a unit, products alone want one block's.
 #define AHEAD_KERNEL(NAME, GROUP, UNITS, KIND, WARPS)                                                               \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) NAME(const __grid_constant__ MatvecArguments p) { \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32, GROUP == 64 && KIND == PLAIN ? 1 : 2) NAME(const __grid_constant__ MatvecArguments p) { \
         codes_ahead<GROUP, UNITS, KIND>(p);                                                                         \
     }
 AHEAD_KERNEL(ahead_g128_u1, 128, 1, PLAIN, 20)
@@ -200,10 +200,11 @@ AHEAD_KERNEL(norm_ahead_g64_u2, 64, 2, NORMED, 16)
 AHEAD_KERNEL(gated_ahead_g64_u2, 64, 2, GATED, 16)
 AHEAD_KERNEL(head_ahead_g64_u2, 64, 2, HEAD, 16)
 
-// For rows of so many units, in the cuts of Qwen3-0.6B and 4B (`ahead.rs`), with registers for so many blocks of a processor.
-#define KNOWN_KERNEL(NAME, GROUP, UNITS, KIND, ALL_UNITS, WARPS, TILES, TEAMS, SHARERS, BLOCKS)                                     \
-    extern "C" __global__ void __launch_bounds__(WARPS * TEAMS * 32, BLOCKS) NAME(const __grid_constant__ MatvecArguments p) { \
-        codes_ahead<GROUP, UNITS, KIND, true, ALL_UNITS, WARPS, TILES, TEAMS, SHARERS>(p);                                                \
+// For rows of so many units, in the cuts of Qwen3-0.6B and 4B (`ahead.rs`), with registers for so many blocks of a Hopper processor.
+#define KNOWN_KERNEL(NAME, GROUP, UNITS, KIND, ALL_UNITS, WARPS, TILES, TEAMS, SHARERS, BLOCKS)                                        \
+    extern "C" __global__ void __launch_bounds__(WARPS * TEAMS * 32, __CUDA_ARCH__ == 900 ? BLOCKS : 1)                                \
+        NAME(const __grid_constant__ MatvecArguments p) {                                                                             \
+        codes_ahead<GROUP, UNITS, KIND, true, ALL_UNITS, WARPS, TILES, TEAMS, SHARERS>(p);                                             \
     }
 KNOWN_KERNEL(norm_ahead_8, 128, 1, NORMED, 8, 8, 1, 1, 1, 4)
 KNOWN_KERNEL(ahead_16, 128, 2, PLAIN, 16, 4, 1, 1, 2, 8)
@@ -214,7 +215,7 @@ KNOWN_KERNEL(norm_ahead_20, 128, 2, NORMED, 20, 10, 2, 1, 1, 3)
 KNOWN_KERNEL(ahead_32, 128, 2, PLAIN, 32, 16, 1, 1, 1, 2)
 KNOWN_KERNEL(gated_ahead_20, 128, 1, GATED, 20, 20, 2, 1, 1, 2)
 KNOWN_KERNEL(head_ahead_20, 128, 2, HEAD, 20, 10, 4, 1, 1, 3)
-KNOWN_KERNEL(norm_deep_8, 128, 2, NORMED, 8, 4, 2, 1, 1, 8)
+KNOWN_KERNEL(norm_deep_8, 128, 2, NORMED, 8, 4, 2, 1, 1, 7)
 KNOWN_KERNEL(deep_16, 128, 1, PLAIN, 16, 8, 1, 1, 2, 4)
 KNOWN_KERNEL(gated_deep_8, 128, 1, GATED, 8, 8, 1, 1, 1, 4)
 KNOWN_KERNEL(deep_24, 128, 1, PLAIN, 24, 12, 1, 1, 2, 2)
