@@ -247,6 +247,14 @@ fn launches_that_cannot_have_served_their_calls_are_refused() {
     let shifted: [(&str, &[u32]); 4] =
         [("place_scales", &[0]), ("place_scales", &[1]), ("place_scales", &[2]), ("place_scales", &[2])];
     assert!(why(&shifted, 1).contains("launches are credited to other calls"), "{}", why(&shifted, 1));
+    // A layer whose weights are in another form may need another kernel, or one more.
+    let form = |form: &str| vec![record::Shape { rows: 2, cols: 2, form: form.to_owned() }];
+    let mixed: Vec<RawCall> = calls
+        .iter()
+        .map(|own| RawCall { weights: form(if own.layer == Some(0) { "a" } else { "b" }), ..own.clone() })
+        .collect();
+    let found = import(&mixed, &profile(&shifted), (RAW.as_bytes(), SASS.as_bytes(), SOURCE.as_bytes()));
+    assert!(found.is_ok(), "{:?}", found.err());
 }
 
 /// The page of instructions has no column for warps that wait for their warpgroup; the raw page has all reasons.

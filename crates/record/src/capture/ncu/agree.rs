@@ -57,23 +57,32 @@ pub(super) fn calls_served(calls: &[RawCall], launches: &[RawLaunch]) -> Result<
             launched.entry(call).or_default().push(&launch.kernel);
         }
     }
-    let mut alike: BTreeMap<(&str, &str, &str), (u32, &[&str])> = BTreeMap::new();
+    let mut alike: Vec<(&RawCall, &[&str])> = Vec::new();
     for (number, kernels) in &launched {
         let Some(call) = calls.get(*number as usize).filter(|call| call.layer.is_some()) else { continue };
-        let key = (call.slot.as_str(), call.operator.as_str(), call.kernel.as_str());
-        let (known, expected) = alike.entry(key).or_insert((*number, kernels));
-        if expected != kernels {
+        let Some((known, expected)) = alike.iter().find(|(known, _)| same_call(known, call)) else {
+            alike.push((call, kernels));
+            continue;
+        };
+        if *expected != kernels.as_slice() {
             let why = format!(
-                "call {number} ({}: {}) launched {}, and call {known} of another layer {}: launches are credited to other calls",
+                "call {number} ({}: {}) launched {}, and call {} of another layer {}: launches are credited to other calls",
                 call.operator,
                 call.kernel,
                 kernels.join(", "),
+                known.call,
                 expected.join(", ")
             );
             return Err(page(PROFILE, why));
         }
     }
     Ok(())
+}
+
+/// Calls of two layers that one kernel serves alike; weights of one model can be in different forms.
+fn same_call(a: &RawCall, b: &RawCall) -> bool {
+    (&a.slot, &a.operator, &a.kernel) == (&b.slot, &b.operator, &b.kernel)
+        && (&a.inputs, &a.outputs, &a.weights) == (&b.inputs, &b.outputs, &b.weights)
 }
 
 fn numbers(calls: &[u32]) -> String {
