@@ -52,9 +52,13 @@ fn stands(record: &impl Record) -> Result<()> {
     Ok(())
 }
 
-fn machine(host: &Host, created: &str) -> String {
+/// The GPU of a record, in words. One of the CPU is held against no target of a GPU.
+fn machine(host: &Host, created: &str) -> Result<String> {
+    if !host.device.starts_with("cuda") {
+        bail!("the record is of device '{}', and one of a GPU was expected", host.device);
+    }
     let driver = host.driver.known().map_or("unknown", String::as_str);
-    format!("{}, driver {driver}; {created}", host.device)
+    Ok(format!("{}, driver {driver}; {created}", host.device))
 }
 
 /// Rates over the processes of one `bench`. A variant whose output or wiring failed has none.
@@ -79,8 +83,8 @@ fn requests(row: &GpuRow, bench: &BenchRecord, planned: usize) -> Result<Outcome
         if arm.given != arm.name {
             outcome.rungs.push(format!("`{}` was the rung `{}`", arm.given, arm.name));
         }
-        if let (Known::Is(conditions), None) = (&arm.conditions, &outcome.machine) {
-            outcome.machine = Some(machine(&conditions.host, &bench.created));
+        if let Known::Is(conditions) = &arm.conditions {
+            outcome.machine = Some(machine(&conditions.host, &bench.created)?);
         }
     }
     Ok(outcome)
@@ -118,22 +122,22 @@ fn held_back(bench: &BenchRecord, arm: usize) -> Option<String> {
     (processes > 0).then(|| format!("the GPU's clocks were held back in {processes} processes: {}", reasons.join(", ")))
 }
 
+/// What a record has, or why it has none.
+fn known<T>(value: &Known<T>) -> Result<&T> {
+    match value {
+        Known::Is(value) => Ok(value),
+        Known::Unavailable(missing) => bail!("{}; {}", missing.unavailable, missing.how_to_get),
+    }
+}
+
 /// The idle share over several processes, each of which gives the median of its steps.
 fn pauses(row: &GpuRow, traces: &[TimelineRecord]) -> Result<Outcome> {
     let mut shares = Vec::new();
     for trace in traces {
         stands(trace)?;
-        let share = match &trace.device {
-            Known::Is(device) => match &device.pauses {
-                Known::Is(pauses) => &pauses.idle_share,
-                Known::Unavailable(missing) => bail!("{}; {}", missing.unavailable, missing.how_to_get),
-            },
-            Known::Unavailable(missing) => bail!("{}; {}", missing.unavailable, missing.how_to_get),
-        };
-        match share {
-            Known::Is(share) => shares.push(share.value()),
-            Known::Unavailable(missing) => bail!("{}; {}", missing.unavailable, missing.how_to_get),
-        }
+        machine(&trace.conditions.host, &trace.created)?;
+        let pauses = known(&known(&trace.device)?.pauses)?;
+        shares.push(known(&pauses.idle_share)?.value());
     }
     let spread = Spread::of(&shares).context("no process gave a trace")?;
     let mut outcome = Outcome {
@@ -141,7 +145,7 @@ fn pauses(row: &GpuRow, traces: &[TimelineRecord]) -> Result<Outcome> {
         ..Outcome::default()
     };
     if let Some(trace) = traces.first() {
-        outcome.machine = Some(machine(&trace.conditions.host, &trace.created));
+        outcome.machine = Some(machine(&trace.conditions.host, &trace.created)?);
         outcome.rungs.push(format!("`fast` was the rung `{}`", trace.subject.checkpoint));
     }
     Ok(outcome)
@@ -237,6 +241,21 @@ mod tests {
         void.close();
         let error = pauses(row("idle"), &[void]).err().unwrap().to_string();
         assert!(error.contains("void") && error.contains("slices dropped"), "{error}");
+    }
+
+    #[test]
+    fn a_record_of_the_cpu_is_held_against_no_target_of_a_gpu() {
+        let mut on_cpu = steady(1e4, 1e4, 1e6);
+        for arm in &mut on_cpu.arms {
+            let Known::Is(conditions) = &mut arm.conditions else { panic!("conditions") };
+            conditions.host.device = "cpu".to_owned();
+        }
+        let error = requests(row("0.6b"), &on_cpu, 6).err().unwrap().to_string();
+        assert!(error.contains("device 'cpu'"), "{error}");
+        let mut on_cpu = trace(Ok(0.01));
+        on_cpu.conditions.host.device = "cpu".to_owned();
+        let error = pauses(row("idle"), &[on_cpu]).err().unwrap().to_string();
+        assert!(error.contains("device 'cpu'"), "{error}");
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl Sheet {
             (Sheet::Cpu, true) => "A quick look (`--quick`): two repeats, whose extremes stand for intervals.",
             (Sheet::Gpu, false) => {
                 "Medians of six fresh processes. The interval is from the least to the most of them, which holds the true \
-                 median in 97 of 100 cases; a verdict takes all of it."
+                 median in 97 of 100 cases. Must is held against all of it, the aim against the median."
             }
             (Sheet::Gpu, true) => {
                 "A quick look (`--quick`): two fresh processes, whose extremes stand for intervals and hold the true median \

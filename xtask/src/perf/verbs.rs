@@ -121,7 +121,6 @@ impl Verbs {
         words.push(path.display().to_string());
         let output = self.hourglass(&words).output().with_context(|| format!("{} cannot be started", words[0]))?;
         let said = String::from_utf8_lossy(&output.stderr);
-        eprint!("{said}");
         if !path.exists() {
             // The last line is the error's one sentence.
             match said.lines().rev().find(|line| !line.trim().is_empty()) {
@@ -129,6 +128,8 @@ impl Verbs {
                 None => bail!("{} left no record and did not say why ({})", words[0], output.status),
             }
         }
+        // Notes, such as of kernels that had to be compiled again.
+        eprint!("{said}");
         read(path)
     }
 
