@@ -26,7 +26,8 @@ const USAGE: &str = "usage: cargo xtask VERB
   schema    writes schemas/ from the record types; with --check only compares
   fixtures  fetches the real model and tokenizer that some tests read, into downloads/
   perf      the table of targets: ours, each peer, floor, ratio, verdict; [--only ROW]... [--quick] [--into FOLDER] (keeps
-            all records) [--peers FOLDER] [--built] (measures what is built). An hour; quiet machines only
+            all records) [--peers FOLDER] [--built] (measures what is built). An hour; quiet machines only. With
+            --device cuda[:N] a GPU's targets; `xtask perf --built` needs no sources there, only `hourglass` beside it
   peers     gets the engines to compare with, into .venv/ (minutes): llama.cpp, openvino and mlx, or those named;
             also by name llama.cpp-avx2 (into .venv-avx2/), transformers (5.5 GB), and oracle, which makes fixtures (5.5 GB)";
 

@@ -7,6 +7,7 @@ use record::statistics::median::median_interval;
 use record::{Ceilings, WiringPlan};
 
 use super::rows::{Against, Bar, Request, Row, Work};
+use super::table::Unit;
 use super::verbs::{Verbs, peak_rates};
 
 /// A median, and where the true one lies (95 %, or the extremes of few samples).
@@ -18,7 +19,7 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    fn of(samples: &[f64]) -> Option<Spread> {
+    pub(super) fn of(samples: &[f64]) -> Option<Spread> {
         let mut sorted = samples.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
         let middle = sorted.len() / 2;
@@ -51,8 +52,8 @@ pub(super) enum Verdict {
 }
 
 /// Meeting or missing a demand takes the whole interval: a median beyond it may be noise.
-fn verdict(ratio: Spread, must: f64, lower_is_better: bool) -> Verdict {
-    let (worst, best) = if lower_is_better { (-ratio.high, -ratio.low) } else { (ratio.low, ratio.high) };
+pub(super) fn verdict(judged: Spread, must: f64, lower_is_better: bool) -> Verdict {
+    let (worst, best) = if lower_is_better { (-judged.high, -judged.low) } else { (judged.low, judged.high) };
     let must = if lower_is_better { -must } else { must };
     if worst >= must {
         Verdict::Met
@@ -70,7 +71,10 @@ pub(super) struct Line {
     pub(super) ours: String,
     /// What it is held against, with its own figure.
     pub(super) against: String,
-    pub(super) ratio: Option<Spread>,
+    /// What is held against the demand: a ratio on the CPU, the number itself on a GPU.
+    pub(super) judged: Option<Spread>,
+    /// Of what is judged, and of the demand.
+    pub(super) unit: Unit,
     pub(super) must: f64,
     pub(super) aim: f64,
     pub(super) lower_is_better: bool,
@@ -85,6 +89,8 @@ pub(super) struct Outcome {
     pub(super) lines: Vec<Line>,
     pub(super) engines: Vec<EngineFacts>,
     pub(super) machine: Option<String>,
+    /// Which rungs names stood for, in words.
+    pub(super) rungs: Vec<String>,
 }
 
 /// What a bar came to: the words for what it is held against, and the ratio or why there is none.
@@ -92,7 +98,7 @@ type Held = (String, std::result::Result<Spread, String>);
 
 fn line(row: &Row, bar: &Bar, ours: &str, (against, held): Held, note: &str) -> Line {
     let lower = bar.against.lower_is_better();
-    let (ratio, verdict, note) = match held {
+    let (judged, verdict, note) = match held {
         Ok(ratio) => (Some(ratio), verdict(ratio, bar.must, lower), note.to_owned()),
         Err(why) => (None, Verdict::NotMeasurable, why),
     };
@@ -100,7 +106,8 @@ fn line(row: &Row, bar: &Bar, ours: &str, (against, held): Held, note: &str) -> 
         what: row.what,
         ours: ours.to_owned(),
         against,
-        ratio,
+        judged,
+        unit: Unit::Ratio,
         must: bar.must,
         aim: bar.aim,
         lower_is_better: lower,
@@ -355,8 +362,8 @@ fn memory_row(verbs: &Verbs, row: &Row) -> Result<Outcome> {
 
 fn first_token_row(verbs: &Verbs, row: &Row) -> Result<Outcome> {
     const FILE: &str = "downloads/SmolLM2-135M-Instruct.Q4_1.gguf";
-    if !crate::root().join(FILE).exists() {
-        anyhow::bail!("{FILE} is not there; `cargo xtask fixtures` fetches it");
+    if !verbs.place.join(FILE).exists() {
+        anyhow::bail!("{} is not there; `cargo xtask fixtures` fetches it", verbs.place.join(FILE).display());
     }
     let prompt = "Name three rivers that flow through more than one country in Europe, and say where each of them \
                   ends, in one short sentence for every river, please.";

@@ -8,9 +8,10 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use record::bench::BenchRecord;
-use record::{Ceilings, Operands, WiringPlan};
+use record::{Ceilings, Operands, TimelineRecord, WiringPlan};
 use serde_json::Value;
 
+use super::gpu_rows::{BF16, W4};
 use super::rows::Request;
 
 /// The programs that are asked, and where their records go.
@@ -20,6 +21,10 @@ pub(super) struct Verbs {
     pub(super) step_reads: PathBuf,
     /// Records are written here.
     pub(super) folder: PathBuf,
+    /// Where the verbs run, and downloads and adapters lie.
+    pub(super) place: PathBuf,
+    /// As `--device` names it.
+    pub(super) device: String,
     pub(super) peers: Option<PathBuf>,
     pub(super) quick: bool,
 }
@@ -27,7 +32,7 @@ pub(super) struct Verbs {
 impl Verbs {
     fn hourglass(&self, words: &[String]) -> Command {
         let mut command = Command::new(&self.hourglass);
-        command.args(words).current_dir(crate::root()).stdin(Stdio::null());
+        command.args(words).current_dir(&self.place).stdin(Stdio::null());
         command
     }
 
@@ -76,6 +81,56 @@ impl Verbs {
             bail!("bench {name} left no record ({})", output.status);
         }
         read(&path)
+    }
+
+    /// One `bench` on the GPU: 4-bit and bfloat16 weights in alternation.
+    ///
+    /// # Errors
+    /// It left no record: what it said.
+    pub(super) fn gpu_requests(
+        &self,
+        name: &str,
+        model: &str,
+        input_len: usize,
+        output_len: usize,
+    ) -> Result<BenchRecord> {
+        let path = self.folder.join(format!("{name}.bench.json"));
+        let [input, output, repeats] = [input_len, output_len, self.repeats()].map(|number| number.to_string());
+        let lengths = ["--input-len", &input, "--output-len", &output, "--repeats", &repeats];
+        let words = [&["bench", "--variant", W4, "--variant", BF16], &lengths[..]].concat();
+        self.on_gpu(&words, model, &path)
+    }
+
+    /// `timeline` of decode steps on the GPU in as many processes as a request is clocked in, spans alone: the pauses between
+    /// kernels are those of a request that nothing watches.
+    ///
+    /// # Errors
+    /// One left no record: what it said.
+    pub(super) fn gpu_pauses(&self, name: &str, model: &str) -> Result<Vec<TimelineRecord>> {
+        let words = ["timeline", "--phase", "decode", "--no-samples", "--overhead-rounds", "0"];
+        let path = |process: usize| self.folder.join(format!("{name}.{process}.timeline.json"));
+        (1..=self.repeats()).map(|process| self.on_gpu(&words, model, &path(process))).collect()
+    }
+
+    /// The record that a verb leaves. Exit code 1 beside one is a part of it that does not count: the record says which.
+    fn on_gpu<R: record::Record>(&self, words: &[&str], model: &str, path: &Path) -> Result<R> {
+        let mut words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        for word in ["--device", &self.device, "--model", model, "--convert", "--json-output"] {
+            words.push(word.to_owned());
+        }
+        words.push(path.display().to_string());
+        let output = self.hourglass(&words).output().with_context(|| format!("{} cannot be started", words[0]))?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        if !path.exists() {
+            // The last line is the error's one sentence.
+            match said.lines().rev().find(|line| !line.trim().is_empty()) {
+                Some(last) => bail!("{}", last.strip_prefix("hourglass: ").unwrap_or(last)),
+                None => bail!("{} left no record and did not say why ({})", words[0], output.status),
+            }
+        }
+        // Notes, such as of kernels that had to be compiled again.
+        eprint!("{said}");
+        read(path)
     }
 
     /// The passes of a request: their calls, bytes and operations. The decode step reaches a context of `context`.
