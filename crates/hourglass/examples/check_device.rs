@@ -8,8 +8,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use weights::{ModelSource, OpenOptions};
 
-/// Past 256 positions, where attention is shared among more blocks.
 const PROMPT: usize = 210;
+/// Prompts before, across and beyond position 768, from which on kernels are others.
+const DEPTHS: [usize; 3] = [740, 800, 20];
 const STEPS: usize = 60;
 /// Power of the difference over that of the logits. Every layer rounds a few times to bfloat16, in other places on the two sides:
 /// 28 layers came to 3.5e-5 on an H200.
@@ -31,9 +32,14 @@ fn logits(engine: &mut Engine) -> Result<Vec<f32>, Failed> {
 
 /// Greedy tokens after a prompt, from an emptied cache that has room for just these; every step says that the next one follows if
 /// `ahead`.
-fn greedy(engine: &mut Engine, cache: &mut Cache, seed: u32, ahead: bool) -> Result<Vec<u32>, Failed> {
+fn greedy(
+    engine: &mut Engine,
+    cache: &mut Cache,
+    (prompt, seed): (usize, u32),
+    ahead: bool,
+) -> Result<Vec<u32>, Failed> {
     let vocabulary = engine.config().vocab_size as u32;
-    let prompt: Vec<u32> = (0..PROMPT as u32).map(|id| (id * 41 + seed) % vocabulary).collect();
+    let prompt: Vec<u32> = (0..prompt as u32).map(|id| (id * 41 + seed) % vocabulary).collect();
     cache.reset();
     let mut tokens = vec![engine.forward(cache, &prompt, Keep::Last)?.argmax(0)?];
     for _ in 0..STEPS {
@@ -47,12 +53,13 @@ fn greedy(engine: &mut Engine, cache: &mut Cache, seed: u32, ahead: bool) -> Res
 fn steps_ahead(engine: &mut Engine) -> Result<Option<String>, Failed> {
     let capacity = PROMPT + STEPS;
     let caches = &mut [engine.new_cache(capacity), engine.new_cache(capacity)];
-    let wanted = [greedy(engine, &mut caches[0], 3, false)?, greedy(engine, &mut caches[1], 8, false)?];
+    let wanted =
+        [greedy(engine, &mut caches[0], (PROMPT, 3), false)?, greedy(engine, &mut caches[1], (PROMPT, 8), false)?];
     // The last step of each is followed by none, for want of room.
     for round in 0..3 {
         for (cache, (want, seed)) in caches.iter_mut().zip(wanted.iter().zip([3, 8])) {
             engine.reset_dispatches();
-            if greedy(engine, cache, seed, true)? != *want {
+            if greedy(engine, cache, (PROMPT, seed), true)? != *want {
                 return Ok(Some(format!("round {round}, seed {seed}: steps ahead gave other tokens")));
             }
             let dispatches = engine.dispatches();
@@ -116,6 +123,24 @@ fn steps_ahead(engine: &mut Engine) -> Result<Option<String>, Failed> {
         .then(|| "logits of a step ahead were handed out".to_owned()))
 }
 
+/// What is wrong with steps ahead where kernels change with the position, one program for all: from before that place to behind it, behind
+/// it, and before it again, more than once.
+fn depths(engine: &mut Engine) -> Result<Option<String>, Failed> {
+    let mut cache = engine.new_cache(DEPTHS[1] + STEPS);
+    let mut wanted = Vec::new();
+    for prompt in DEPTHS {
+        wanted.push(greedy(engine, &mut cache, (prompt, 11), false)?);
+    }
+    for round in 0..3 {
+        for (prompt, want) in DEPTHS.into_iter().zip(&wanted) {
+            if greedy(engine, &mut cache, (prompt, 11), true)? != *want {
+                return Ok(Some(format!("round {round}, after {prompt} tokens: steps ahead gave other tokens")));
+            }
+        }
+    }
+    Ok(None)
+}
+
 /// What is wrong with generations: greedy ones with and without log-probabilities, with a drawn one between them, and one that ends early.
 fn generations(engine: &mut Engine) -> Result<Option<String>, Failed> {
     let mut run = |options: GenerateOptions| -> Result<Vec<u32>, Failed> {
@@ -159,6 +184,9 @@ fn check(device: &Arc<dyn Device>, name: &str, rung: &str, beside: &str) -> Resu
         return Ok(Some("a second run, as graphs, gave other bits".to_owned()));
     }
     if let Some(problem) = steps_ahead(&mut engine)? {
+        return Ok(Some(problem));
+    }
+    if let Some(problem) = depths(&mut engine)? {
         return Ok(Some(problem));
     }
     if let Some(problem) = generations(&mut engine)? {

@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) open_step(const __grid_con
             a.angles[a.pairs + pair] = angle.sine;
         }
     }
-    embed_token(a, token);
+    if (token < a.table.rows) embed_token(a, token);
 }
 
 // The result goes to the host, and the step becomes the next one, whose embedding and angles take the place of this one's. What follows
@@ -66,13 +66,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) close_step(const __grid_co
     Angle angle = {};
     if (a.angles && pair < a.pairs) angle = angle_of(position, a.frequencies[pair]);
     wait_for_inputs();
-    const u32 token = ~(u32)*(volatile u64*)a.best;
-    if (threadIdx.x == 0) ((volatile u32*)a.result)[a.step->turn * RESULT_ROWS] = token;
+    const u64 largest = *(volatile u64*)a.best;
+    // Keys of bfloat16 are the upper halves of those of float32.
+    const bool finite = (u32)(largest >> 32) < FIRST_NOT_FINITE >> 16;
+    // Nobody asks for the step after one without a result: any token that there is will do.
+    const u32 token = finite ? ~(u32)largest : 0;
+    if (threadIdx.x == 0) ((volatile u32*)a.result)[a.step->turn * RESULT_ROWS] = finite ? token : NOT_FINITE;
     if (a.angles && pair < a.pairs) {
         a.angles[pair] = angle.cosine;
         a.angles[a.pairs + pair] = angle.sine;
     }
-    if (a.y && token < a.table.rows) embed_token(a, token);
+    if (token < a.table.rows) embed_token(a, token);
     // All have read what is changed now.
     __syncthreads();
     if (threadIdx.x == 0) {

@@ -111,9 +111,11 @@ extern "C" __global__ void __launch_bounds__(256) argmax(ArgmaxArguments a) {
     __threadfence();
     if (atomicAdd(a.arrived + row, 1) + 1 == gridDim.x) {
         __threadfence();
-        u32 col = ~(u32)atomicExch(a.best + row, 0ull);
+        const u64 largest = atomicExch(a.best + row, 0ull);
+        const bool finite = (u32)(largest >> 32) < FIRST_NOT_FINITE;
         a.arrived[row] = 0;
-        ((volatile u32*)a.result)[(a.step ? a.step->turn * RESULT_ROWS : 0) + row] = col;
-        if (a.advances) advance_step(a.step, col);
+        ((volatile u32*)a.result)[(a.step ? a.step->turn * RESULT_ROWS : 0) + row] = finite ? ~(u32)largest : NOT_FINITE;
+        // Nobody asks for the step after one without a result: any token that there is will do.
+        if (a.advances) advance_step(a.step, finite ? ~(u32)largest : 0);
     }
 }

@@ -247,6 +247,10 @@ struct StepState {
 // Of each slot, in words.
 #define RESULT_ROWS 64
 
+// What is said in place of a column where the largest logit is infinite or no number, and the first key of such (in the order of float32).
+#define NOT_FINITE 0xfffffffeu
+#define FIRST_NOT_FINITE 0xff800000u
+
 // A step of one row becomes the one after it. Kernels that may read the step before they wait start when this one has ended.
 DEVICE void advance_step(StepState* step, u32 token) {
     *(u32*)((u8*)step + ONE_ROW_TOKEN) = token;

@@ -5,6 +5,7 @@ use crate::graphs::Key;
 use crate::step;
 use ops::recording::Launch;
 use ops::{Sequence, Step};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What a run is of, but for the step's data.
@@ -22,6 +23,41 @@ pub(crate) struct Put {
     pub(crate) graph: bool,
     /// Whether it was there before it was asked for.
     pub(crate) ahead: bool,
+    /// Whether it ends with what begins the next step.
+    pub(crate) begins_next: bool,
+}
+
+/// Outputs that steps ahead write over, each with the largest column of the step that was asked for: what of it can still be told, whoever
+/// runs in between.
+#[derive(Default)]
+pub(crate) struct Overwritten(Vec<(Range<u64>, Option<u32>)>);
+
+impl Overwritten {
+    /// From now on a step ahead writes there.
+    pub(crate) fn put(&mut self, output: Range<u64>) {
+        self.forget(&output);
+        self.0.push((output, None));
+    }
+
+    /// The step that was asked for ended with this.
+    pub(crate) fn found(&mut self, start: u64, token: u32) {
+        if let Some((_, known)) = self.0.iter_mut().find(|(output, _)| output.start == start) {
+            *known = Some(token);
+        }
+    }
+
+    pub(crate) fn largest(&self, start: u64) -> Option<u32> {
+        self.0.iter().find(|(output, _)| output.start == start)?.1
+    }
+
+    pub(crate) fn touches(&self, bytes: &Range<u64>) -> bool {
+        self.0.iter().any(|(output, _)| output.start < bytes.end && bytes.start < output.end)
+    }
+
+    /// What lies here is written anew, or no longer there.
+    pub(crate) fn forget(&mut self, bytes: &Range<u64>) {
+        self.0.retain(|(output, _)| output.end <= bytes.start || bytes.end <= output.start);
+    }
 }
 
 /// The step that nobody has asked for yet.
@@ -70,6 +106,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+    use crate::graphs::Fed;
     use ops::{LayerCache, PreviousCache};
 
     const CAPACITY: usize = 300;
@@ -79,7 +116,7 @@ mod tests {
     }
 
     fn what(output: u64, range: u32) -> What {
-        What { output, key: Key { calls: 7, sequences: 1, longest: 1, step_bytes: 176, range, fed: true } }
+        What { output, key: Key { calls: 7, sequences: 1, longest: 1, step_bytes: 176, range, fed: Fed::Device } }
     }
 
     /// The data of a step of `token` at `offset`, whose result goes to slot `turn`.
@@ -93,7 +130,24 @@ mod tests {
     }
 
     fn put() -> Put {
-        Put { launches: Arc::default(), graph: true, ahead: true }
+        Put { launches: Arc::default(), graph: true, ahead: true, begins_next: true }
+    }
+
+    #[test]
+    fn of_an_overwritten_output_the_largest_column_alone_can_be_told_until_it_is_written_anew() {
+        let mut all = Overwritten::default();
+        all.put(100..200);
+        assert_eq!((all.largest(100), all.touches(&(199..300)), all.touches(&(200..300))), (None, true, false));
+        all.found(100, 7);
+        all.put(300..400);
+        all.found(300, 9);
+        assert_eq!((all.largest(100), all.largest(300), all.largest(101)), (Some(7), Some(9), None));
+        all.forget(&(100..101));
+        assert_eq!((all.largest(100), all.largest(300), all.touches(&(0..300))), (None, Some(9), false));
+        all.put(300..400);
+        assert_eq!(all.largest(300), None, "another step");
+        all.forget(&(0..1000));
+        assert!(!all.touches(&(0..1000)));
     }
 
     #[test]

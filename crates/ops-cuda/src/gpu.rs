@@ -3,17 +3,17 @@
 
 #![allow(unsafe_code, reason = "handles that cross threads")]
 
-use crate::ahead::{Ahead, Put, What, after};
+use crate::ahead::{Ahead, Overwritten, Put, What, after};
 use crate::ceilings::Bench;
 use crate::cupti::cupti;
 use crate::driver::{CACHE_BYTES, CAPABILITY_MAJOR, CAPABILITY_MINOR, Context, Driver, GraphExec, MULTIPROCESSORS};
-use crate::graphs::{Captured, Graphs, Key, Next};
+use crate::graphs::{Captured, Fed, Graphs, Key, Next};
 use crate::images::images;
 use crate::layout::{DeviceWeight, FRAGMENTS, PLAIN_BF16, describe, layout};
 use crate::memory::Memory;
 use crate::queue::Queue;
 use crate::recorder::{Clocks, recording};
-use crate::running::{ARGMAX_ROWS, ARRIVALS, Recorder, Running, Timing};
+use crate::running::{ARGMAX_ROWS, ARRIVALS, Recorder, Running, Timing, finite};
 use crate::sensors::Sensors;
 use crate::{operators, step};
 use ops::recording::{DeviceState, Launch, Record, Recording};
@@ -129,7 +129,7 @@ pub fn open(ordinal: u32) -> Result<Gpu, OpenError> {
             found: None,
             turn: 0,
             ahead: Ahead::default(),
-            overwritten: None,
+            overwritten: Overwritten::default(),
             memory,
             last: Arc::default(),
             recording: Recorder::Off,
@@ -207,11 +207,11 @@ impl Gpu {
         let one_row = step.tokens.len() == 1 && step.sequences.len() == 1;
         let launch_all = || {
             queue.serve(None);
-            if !key.fed {
+            if key.fed == Fed::Host {
                 running.step_in(key.step_bytes, one_row);
             }
             // What the step before has begun of this one.
-            let begun = if key.fed && graphs.begins_next() { operators::next_step::calls(bound).len() } else { 0 };
+            let begun = if key.fed == Fed::Begun { operators::next_step::calls(bound).len() } else { 0 };
             let last = bound.calls().len() - 1;
             let (mut order, mut wanted) = (false, false);
             for (index, call) in bound.calls().iter().enumerate().skip(begun) {
@@ -233,8 +233,8 @@ impl Gpu {
             // What was held back serves the calls that it is of.
             queue.serve(None);
             queue.flush();
-            if wanted && !queue.largest_is_missing() {
-                graphs.set_begins_next();
+            let begins_next = wanted && !queue.largest_is_missing();
+            if begins_next {
                 for index in 0..operators::next_step::calls(bound).len() {
                     bound.enqueue(index, step, queue);
                 }
@@ -242,40 +242,41 @@ impl Gpu {
             } else if whole {
                 running.argmax(&bound.output(), one_row);
             }
-            queue.finish()
+            queue.finish().map(|()| begins_next)
         };
-        let (launches, graph) = match graphs.next(key) {
+        let (launches, graph, begins_next) = match graphs.next(key) {
             Next::Launch => {
-                launch_all()?;
-                (Arc::new(queue.take_launches()), false)
+                let begins_next = launch_all()?;
+                (Arc::new(queue.take_launches()), false, begins_next)
             }
             Next::Capture => {
                 // Once per graph: every replay is of these launches.
-                queue.note(true);
                 self.driver.begin_capture(queue.stream)?;
+                queue.note(true);
                 let captured = launch_all();
                 let graph = self.driver.end_capture(queue.stream);
                 let launches = Arc::new(queue.take_launches());
                 queue.note(running.notes());
-                captured?;
-                let graph = graph?;
-                graphs.keep(key, Captured { graph, launches: Arc::clone(&launches) });
+                let (begins_next, graph) = (captured?, graph?);
+                graphs.keep(key, Captured { graph, launches: Arc::clone(&launches), begins_next });
                 self.replay(running, graph, turn)?;
-                (launches, true)
+                (launches, true, begins_next)
             }
-            Next::Replay(Captured { graph, launches }) => {
+            Next::Replay(Captured { graph, launches, begins_next }) => {
                 self.replay(running, graph, turn)?;
-                (launches, true)
+                (launches, true, begins_next)
             }
         };
-        Ok(Put { launches, graph, ahead: key.fed })
+        Ok(Put { launches, graph, ahead: key.fed != Fed::Host, begins_next })
     }
 
-    /// Puts the step that follows `run` into the stream, if that is certain but for its token.
-    fn put_next(&self, running: &mut Running, run: &Run<'_>) -> io::Result<()> {
+    /// Puts the step that follows `run` into the stream, if that is certain but for its token; `begun` says whether `run` ends with its
+    /// beginning.
+    fn put_next(&self, running: &mut Running, run: &Run<'_>, begun: bool) -> io::Result<()> {
         let Some(sequence) = after(run.step) else { return Ok(()) };
         let step = Step { tokens: run.step.tokens, sequences: &[sequence] };
-        let key = Key { range: operators::attention::range_of(&step), fed: true, ..run.key };
+        let fed = if begun { Fed::Begun } else { Fed::Device };
+        let key = Key { range: operators::attention::range_of(&step), fed, ..run.key };
         let next = Run { step: &step, key, ..*run };
         let turn = running.turn ^ 1;
         running.forget_results(turn, 1);
@@ -283,8 +284,8 @@ impl Gpu {
         let output = run.bound.output();
         let start = output.as_ptr() as u64;
         // It is asked for as a step that the host feeds.
-        running.put_ahead(What { output: start, key: Key { fed: false, ..key } }, put, key.step_bytes);
-        running.overwritten = Some(start..start + (output.rows * output.row_bytes()) as u64);
+        running.put_ahead(What { output: start, key: Key { fed: Fed::Host, ..key } }, put, key.step_bytes);
+        running.overwritten.put(start..start + (output.rows * output.row_bytes()) as u64);
         Ok(())
     }
 }
@@ -344,7 +345,7 @@ impl Device for Gpu {
     fn free(&self, start: *mut u8) {
         if let Ok(mut running) = self.enter() {
             let range = start as u64..start as u64 + running.memory.gave_back(start as u64) as u64;
-            running.overwritten = running.overwritten.take().filter(|overwritten| !range.contains(&overwritten.start));
+            running.overwritten.forget(&range);
             self.driver.free(start as u64);
         }
     }
@@ -418,9 +419,9 @@ impl Device for Gpu {
         let step_bytes = running.write_step(step)?;
         let longest = step.sequences.iter().map(|sequence| sequence.rows).max().unwrap_or(0);
         let range = operators::attention::range_of(step);
-        let key = Key { calls, sequences: step.sequences.len(), longest, step_bytes, range, fed: false };
+        let key = Key { calls, sequences: step.sequences.len(), longest, step_bytes, range, fed: Fed::Host };
         let run = Run { bound, step, wants, whole, key };
-        running.overwritten = running.overwritten.take().filter(|overwritten| overwritten.start != start);
+        running.overwritten.forget(&(start..start + (output.rows * output.row_bytes()) as u64));
         let known = running.claim(&What { output: start, key }, step_bytes);
         let turn = running.turn ^ 1;
         let put = match known {
@@ -430,14 +431,15 @@ impl Device for Gpu {
                 if whole {
                     running.forget_results(turn, output.rows);
                 }
-                self.put(&running, &run, turn)?
+                // Nothing that a failed run has put is left to write a later one's result.
+                self.put(&running, &run, turn).inspect_err(|_| drop(self.driver.wait(running.queue.stream)))?
             }
         };
         running.turn = turn;
         if ahead
             && whole
             && running.may_look_ahead()
-            && let Err(error) = self.put_next(&mut running, &run)
+            && let Err(error) = self.put_next(&mut running, &run, put.begins_next)
         {
             // Nothing is left in the stream that reads what the host writes next.
             let _ = self.driver.wait(running.queue.stream);
@@ -446,6 +448,8 @@ impl Device for Gpu {
         if whole {
             running.wait_for_results(output.rows)?;
             running.found = Some((start, output.rows));
+            let token = running.result(0);
+            running.overwritten.found(start, token);
         }
         // Records are whole when the stream has come to its end, which the results do not wait for.
         if !whole || running.notes() {
@@ -472,7 +476,10 @@ impl Device for Gpu {
             // The run found it already: nothing is asked of the driver, which may have lost the GPU since, and no step ahead is waited for.
             let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
             if running.found == Some(known) {
-                return Ok(running.result(row));
+                return running.column(row);
+            }
+            if let Some(token) = running.overwritten.largest(known.0) {
+                return finite(token);
             }
         }
         let mut running = self.enter()?;
@@ -486,7 +493,7 @@ impl Device for Gpu {
                 self.driver.wait(running.queue.stream)?;
                 running.found = None;
                 running.between_runs();
-                return Ok(running.result(0));
+                return running.column(0);
             }
             running.argmax_of(known.0, (output.rows, output.width), output.dtype);
             running.queue.finish()?;
@@ -494,7 +501,7 @@ impl Device for Gpu {
             running.found = Some(known);
             running.between_runs();
         }
-        Ok(running.result(row))
+        running.column(row)
     }
 
     fn ceilings(&self, rounds: usize) -> io::Result<DeviceCeilings> {

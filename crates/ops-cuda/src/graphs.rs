@@ -6,7 +6,6 @@
 
 use crate::driver::{Driver, GraphExec};
 use ops::recording::Launch;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Graphs kept per program: the whole step, and what a replay of groups or operators picks.
@@ -15,8 +14,6 @@ const KEPT: usize = 64;
 pub(crate) struct Graphs {
     driver: Arc<Driver>,
     known: Mutex<Vec<Entry>>,
-    /// Whether a whole step ends with what begins the next one.
-    begins_next: AtomicBool,
 }
 
 struct Entry {
@@ -29,6 +26,19 @@ struct Entry {
 pub(crate) struct Captured {
     pub(crate) graph: GraphExec,
     pub(crate) launches: Arc<Vec<Launch>>,
+    /// Whether it ends with what begins the next step.
+    pub(crate) begins_next: bool,
+}
+
+/// How a step's data comes to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fed {
+    /// It is copied from the host.
+    Host,
+    /// It is there from the step before.
+    Device,
+    /// So, and that step has done what the first calls do.
+    Begun,
 }
 
 /// What a graph depends on beside its program.
@@ -42,8 +52,7 @@ pub(crate) struct Key {
     pub(crate) step_bytes: usize,
     /// Of positions, by which attention shares a single row's among blocks.
     pub(crate) range: u32,
-    /// Whether the device has the step's data from the step before, so that none is copied.
-    pub(crate) fed: bool,
+    pub(crate) fed: Fed,
 }
 
 // SAFETY: a graph's handle is the driver's, which may be used by any thread; the lock orders uses.
@@ -60,16 +69,7 @@ pub(crate) enum Next {
 
 impl Graphs {
     pub(crate) fn new(driver: &Arc<Driver>) -> Graphs {
-        Graphs { driver: Arc::clone(driver), known: Mutex::default(), begins_next: AtomicBool::new(false) }
-    }
-
-    /// Whether the last kernel of a whole step embeds the next token: known when one was put.
-    pub(crate) fn begins_next(&self) -> bool {
-        self.begins_next.load(Relaxed)
-    }
-
-    pub(crate) fn set_begins_next(&self) {
-        self.begins_next.store(true, Relaxed);
+        Graphs { driver: Arc::clone(driver), known: Mutex::default() }
     }
 
     pub(crate) fn next(&self, key: Key) -> Next {

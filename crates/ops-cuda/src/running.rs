@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code, reason = "page-locked memory that the GPU reads and writes, and handles that cross threads")]
 
-use crate::ahead::{Ahead, Put, What};
+use crate::ahead::{Ahead, Overwritten, Put, What};
 use crate::cupti::ClockPair;
 use crate::driver::Event;
 use crate::memory::Memory;
@@ -14,7 +14,6 @@ use crate::step;
 use ops::recording::Launch;
 use ops::{DType, Matrix, Step};
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Rows of logits whose largest columns a whole step finds itself.
@@ -23,6 +22,8 @@ pub(crate) const ARGMAX_ROWS: usize = 64;
 const ARGMAX_BLOCKS: u32 = 75;
 /// No column.
 const NOTHING_FOUND: u32 = u32::MAX;
+/// The largest logit is infinite or no number; twin of `NOT_FINITE`.
+const NOT_FINITE: u32 = u32::MAX - 1;
 /// Looks at the results between questions to the driver.
 const LOOKS: usize = 4096;
 /// Words in which kernels count arrivals.
@@ -41,8 +42,7 @@ pub(crate) struct Running {
     /// Slot of the last run that was asked for: the next one's results go to the other, so that a step ahead overwrites none.
     pub(crate) turn: u32,
     pub(crate) ahead: Ahead,
-    /// The output that a step ahead writes over what was asked for.
-    pub(crate) overwritten: Option<Range<u64>>,
+    pub(crate) overwritten: Overwritten,
     pub(crate) memory: Memory,
     /// What the last run launched, if it was noted.
     pub(crate) last: Arc<Vec<Launch>>,
@@ -118,8 +118,7 @@ impl Running {
     /// # Errors
     /// These bytes are of logits that a step ahead has written since.
     pub(crate) fn readable(&self, start: u64, bytes: usize) -> io::Result<()> {
-        let inside = |range: &Range<u64>| start < range.end && range.start < start + bytes as u64;
-        if self.overwritten.as_ref().is_some_and(inside) {
+        if self.overwritten.touches(&(start..start + bytes as u64)) {
             return Err(io::Error::other(
                 "the step after the one that these logits are of was begun ahead and has overwritten them; only their largest column can be \
                  asked for",
@@ -262,6 +261,14 @@ impl Running {
         Ok(())
     }
 
+    /// The column of row `row` that the last run found.
+    ///
+    /// # Errors
+    /// The row's logits are not finite (`InvalidData`).
+    pub(crate) fn column(&self, row: usize) -> io::Result<u32> {
+        finite(self.result(row))
+    }
+
     /// A result of the last run that was asked for.
     pub(crate) fn result(&self, row: usize) -> u32 {
         // SAFETY: inside the slot; a word, which the GPU writes whole.
@@ -269,9 +276,24 @@ impl Running {
     }
 }
 
+/// A result that is a column.
+pub(crate) fn finite(result: u32) -> io::Result<u32> {
+    match result {
+        NOT_FINITE => Err(io::Error::new(io::ErrorKind::InvalidData, "the largest logit is infinite or no number")),
+        column => Ok(column),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kernels_say_in_the_same_word_that_logits_are_not_finite() {
+        assert!(include_str!("../kernels/prelude.cuh").contains(&format!("#define NOT_FINITE {NOT_FINITE:#x}u\n")));
+        assert_eq!(finite(NOT_FINITE).map_err(|error| error.kind()), Err(io::ErrorKind::InvalidData));
+        assert!(matches!(finite(151_935), Ok(151_935)));
+    }
 
     #[test]
     fn kernels_know_how_long_a_slot_is() {
