@@ -66,7 +66,13 @@ pub(crate) struct Ahead {
     put: Option<(What, Put)>,
     /// The step's data as the host would write it; the token is known when the step before has ended.
     expected: Vec<u8>,
+    /// Runs that nothing is put behind after a step that nobody asked for, and how many of them are left.
+    pause: u32,
+    left: u32,
 }
+
+/// Requests that take turns ask for each other's steps: at most so many runs go by between two attempts.
+const LONGEST_PAUSE: u32 = 31;
 
 impl Ahead {
     /// Notes what was put behind the step whose data is `block`.
@@ -83,12 +89,28 @@ impl Ahead {
             return None;
         }
         step::set_token(&mut self.expected, token);
-        if self.expected == block { self.put.take().map(|(_, put)| put) } else { None }
+        if self.expected != block {
+            return None;
+        }
+        self.pause = 0;
+        self.put.take().map(|(_, put)| put)
     }
 
-    /// Forgets it; whether there was any.
+    /// Forgets it; whether there was any. Each in a row doubles the runs that nothing is put behind.
     pub(crate) fn give_up(&mut self) -> bool {
-        self.put.take().is_some()
+        let any = self.put.take().is_some();
+        if any {
+            self.pause = (2 * self.pause + 1).min(LONGEST_PAUSE);
+            self.left = self.pause;
+        }
+        any
+    }
+
+    /// Whether one is to be put behind this run.
+    pub(crate) fn pays(&mut self) -> bool {
+        let pays = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        pays
     }
 }
 
@@ -148,6 +170,25 @@ mod tests {
         assert_eq!(all.largest(300), None, "another step");
         all.forget(&(0..1000));
         assert!(!all.touches(&(0..1000)));
+    }
+
+    #[test]
+    fn steps_that_nobody_asks_for_become_rare_and_one_that_is_asked_for_ends_that() {
+        let mut ahead = Ahead::default();
+        let block = |offset| self::block(11, offset, 256, 0);
+        let mut put = Vec::new();
+        for run in 0..100 {
+            if ahead.pays() {
+                ahead.put(&block(7), what(1, 0), self::put());
+                assert!(ahead.give_up());
+                put.push(run);
+            }
+        }
+        assert_eq!(put, [0, 2, 6, 14, 30, 62, 94]);
+        while !ahead.pays() {}
+        ahead.put(&block(7), what(1, 0), self::put());
+        assert!(ahead.claim(&what(1, 0), &self::block(42, 8, 256, 1), 42).is_some() && ahead.pays());
+        assert!(!ahead.give_up() && ahead.pays(), "nothing was there");
     }
 
     #[test]

@@ -439,6 +439,7 @@ impl Device for Gpu {
         if ahead
             && whole
             && running.may_look_ahead()
+            && running.ahead.pays()
             && let Err(error) = self.put_next(&mut running, &run, put.begins_next)
         {
             // Nothing is left in the stream that reads what the host writes next.
