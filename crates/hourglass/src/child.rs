@@ -103,7 +103,7 @@ pub(crate) fn run(words: &[String], stdout: Option<&Path>, tick: &mut dyn FnMut(
     let text = tail.join().unwrap_or_default();
     let words: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let last = words[words.len().saturating_sub(3)..].join(" | ");
-    let last: String = last.chars().filter(|letter| !letter.is_control()).collect();
+    let last: String = last.chars().filter(|letter| !record::is_obeyed(*letter)).collect();
     let last_words = match status.signal() {
         Some(signal) => format!("ended by signal {signal}; {last}"),
         None => last.strip_prefix("hourglass: ").unwrap_or(&last).to_owned(),

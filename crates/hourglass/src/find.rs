@@ -1,9 +1,10 @@
 //! `hourglass find`: every view of one request in one go, and the ranking that follows: what to change next, and why.
-//! Not here: the commands (`find/plan`), running them (`find/walk`), reading their records (`find/folder`), the ranking
+//! Not here: the commands (`find/plan`), running them (`find/walk`), reading their records (`find/folder`), flags beside one (`find/given`), the ranking
 //! (`record::find`), what is printed (`find/table`).
 
 pub(crate) mod climb;
 mod folder;
+mod given;
 mod plan;
 mod shape;
 pub(crate) mod table;
@@ -25,6 +26,7 @@ use crate::request::{PrefillLogits, Work};
 use crate::store::Store;
 use crate::{interrupt, output, request};
 use folder::Folder;
+use given::Given;
 use shape::Shape;
 
 /// Seconds that a walk is planned for.
@@ -33,6 +35,9 @@ const QUICK_BUDGET_S: f64 = 60.0;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// First, as it is to be read first.
+    #[command(flatten)]
+    given: Given,
     #[command(flatten)]
     model: ModelArgs,
     /// The rung of the ladder; `hourglass ladder` lists them, and `fast` stands for the newest
@@ -181,38 +186,13 @@ impl Args {
             None => Ok(()),
         }
     }
-
-    /// # Errors
-    /// A flag that says something else than what the folder was measured with.
-    fn refuse_other_than(&self, protocol: &FindProtocol) -> Result<()> {
-        let differs = |flag: &str, given: &str, was: &str| {
-            Err(usage(format!(
-                "{flag} {given} beside --from: the folder was measured with {was}, and nothing is measured again; leave it out"
-            )))
-        };
-        if self.checkpoint != ops::ladder::FAST && self.checkpoint != protocol.checkpoint {
-            return differs("--checkpoint", &self.checkpoint, &format!("'{}'", protocol.checkpoint));
-        }
-        for (flag, value) in plan::machine_flags(&self.machine, self.machine.device) {
-            let at = protocol.flags.iter().position(|known| *known == flag);
-            let known = at.map(|at| value.as_ref().and_then(|_| protocol.flags.get(at + 1)).cloned());
-            if known.as_ref() != Some(&value) {
-                let was = match known.flatten() {
-                    Some(known) => format!("{flag} {known}"),
-                    None => format!("no {flag}"),
-                };
-                return differs(&flag, value.as_deref().unwrap_or_default(), &was);
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Ranks what a folder holds.
 fn again(args: &Args, from: &Path) -> Result<ExitCode> {
     let record_file = output::create_if_asked("--json-output", args.json_output.as_deref())?;
     let (workload, protocol, steps) = folder::said(from)?;
-    args.refuse_other_than(&protocol)?;
+    args.given.refuse_other_than(&args.checkpoint, &args.machine, &protocol)?;
     let registry = folder::registry_of(&protocol.flags);
     let record = Folder::look(from, &protocol.checkpoint, protocol.flags.clone(), &registry)
         .record(workload, protocol, steps)?;

@@ -182,8 +182,8 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<()> {
     print(&text)
 }
 
-/// Writes to stdout and flushes. An error keeps its kind: `failure` takes a closed pipe for success. A terminal gets no control
-/// characters but line ends and tabs: what other people wrote into a record is text, and no command to it.
+/// Writes to stdout and flushes. An error keeps its kind: `failure` takes a closed pipe for success. A terminal gets no letters
+/// that it would obey ([`record::is_obeyed`]) but line ends and tabs: what other people wrote into a record is text, and no command to it.
 pub(crate) fn print(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
     let written = if out.is_terminal() { out.write_all(&without_controls(bytes)) } else { out.write_all(bytes) };
@@ -205,6 +205,11 @@ fn without_controls(bytes: &[u8]) -> Vec<u8> {
             (0xc2, Some(0x80..=0x9f)) => {
                 shown.push(b'?');
                 rest = &behind[1..];
+            }
+            // The others that `record::is_obeyed` names: U+2028 to U+202E, U+2066 to U+2069.
+            (0xe2, _) if matches!(behind, [0x80, 0xa8..=0xae, ..] | [0x81, 0xa6..=0xa9, ..]) => {
+                shown.push(b'?');
+                rest = &behind[2..];
             }
             (b'\n' | b'\t', _) => shown.push(byte),
             _ => shown.push(if byte.is_ascii_control() { b'?' } else { byte }),
@@ -231,8 +236,16 @@ mod tests {
             without_controls("a\u{1b}[31mb\u{7}\tc\u{7f}\u{e9}\n".as_bytes()),
             "a?[31mb?\tc?\u{e9}\n".as_bytes()
         );
-        assert_eq!(without_controls("x\u{9b}31m\u{85}\u{a0}\u{2028}".as_bytes()), "x?31m?\u{a0}\u{2028}".as_bytes());
-        assert_eq!(without_controls(&[0xc2]), [0xc2], "the first half of a letter");
+        assert_eq!(without_controls("x\u{9b}31m\u{85}\u{a0}".as_bytes()), "x?31m?\u{a0}".as_bytes());
+        for halves in [&[0xc2][..], &[0xe2], &[0xe2, 0x80]] {
+            assert_eq!(without_controls(halves), halves, "parts of a letter");
+        }
+        // The same letters as everywhere else, of all that there are.
+        for letter in ('\0'..=char::MAX).filter(|letter| !matches!(letter, '\n' | '\t')) {
+            let shown = plain(&letter.to_string());
+            let expected = if record::is_obeyed(letter) { "?".to_owned() } else { letter.to_string() };
+            assert_eq!(shown, expected, "{letter:?}");
+        }
     }
 
     #[test]

@@ -45,10 +45,11 @@ pub(crate) struct Args {
     sampling: SamplingArgs,
     #[command(flatten)]
     engine: EngineArgs,
-    /// Write a JSON record: ids, text, log-probabilities, timings
+    /// Write a JSON record: ids, text, log-probabilities, timings; on a GPU steps then go one by one, as all logits are read,
+    /// and their rate is lower than without
     #[arg(long, value_name = "FILE")]
     json_output: Option<PathBuf>,
-    /// Print the JSON record in place of the text
+    /// Print the JSON record in place of the text; see --json-output for its timings on a GPU
     #[arg(long)]
     json: bool,
 }

@@ -243,6 +243,9 @@ fn launches_that_are_credited_to_other_calls_and_names_that_are_commands_are_ref
     let coloured = relisted(|launches| launches[1]["kernel"] = serde_json::json!("\u{1b}[31mred"));
     let message = coloured.refused();
     assert!(message.contains("'\\u{1b}[31mred' holds a control character") && !message.contains('\u{1b}'), "{message}");
+    let hidden =
+        Trace::new(|folder| edit(folder, FILES[4], |page| page.replace("rope_table.cu", "\u{1b}]0;x\u{7}rope.cu")));
+    assert!(hidden.refused().contains("page of source lines, line ") && !hidden.refused().contains('\u{1b}'));
     let forged = Trace::new(|folder| {
         let path = folder.join("calls.json");
         let text = fs::read_to_string(&path).unwrap().replace("\"rope_table\"", "\"rope\\n100 % memory\"");

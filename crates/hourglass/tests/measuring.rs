@@ -148,7 +148,10 @@ fn find_walks_all_views_and_leaves_them_in_a_folder() {
         assert!(message.contains(&format!("{flag} {value} beside --from: the folder was measured with ")), "{message}");
     }
     assert!(refusal(&["find", "--from", &out, "--pin"], 2).contains("--pin"));
-    stdout(&["find", "--from", &out, "--checkpoint", "quantized-matvec"]);
+    let message = refusal(&["find", "--from", &out, "--checkpoint", "fast"], 2);
+    assert!(message.contains("--checkpoint fast beside --from: the folder was measured with 'quantized-matvec'"));
+    stdout(&["find", "--from", &out, "--checkpoint", "quantized-matvec", "--device", "cpu", "--w4-group", "128"]);
+    stdout(&["find", "--from", &out, "--device", "auto"]);
     // A view that is lost costs its rows and nothing else.
     let replay = Path::new(&out).join("replay.json");
     let mut alone: record::ReplayRecord = read("replay.json", &std::fs::read(&replay).unwrap()).unwrap();

@@ -61,6 +61,17 @@ fn a_probability_is_that_of_score() {
     let average = losses.iter().sum::<f64>() / losses.len() as f64;
     assert!((score["average"].as_f64().unwrap() - average).abs() < 1e-12);
     assert!((score["perplexity"].as_f64().unwrap() - average.exp()).abs() < 1e-9);
+    // What no model says is no record; a certain token's logarithm is 0 but for rounding.
+    let with_first = |logarithm: f64| {
+        let mut changed = answer.clone();
+        changed["log_probabilities"][0] = logarithm.into();
+        record::read::<record::RunRecord>("run.json", changed.to_string().as_bytes()).map_err(|error| error.to_string())
+    };
+    assert!(with_first(1e-7).is_ok() && with_first(-3.0).is_ok());
+    for above in [0.5, 1e-5] {
+        let refused = with_first(above).unwrap_err();
+        assert!(refused.contains("every token has a probability"), "{above}: {refused}");
+    }
     // What a verb writes is shown by another one, and a number that was changed is told.
     let folder = tempfile::tempdir().unwrap();
     for (kind, record, number) in [("run/1", &answer, "decode_rate"), ("score/1", &score, "average")] {

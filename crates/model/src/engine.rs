@@ -518,14 +518,22 @@ impl Logits<'_> {
         Ok(())
     }
 
-    /// The lowest token id with the largest logit of a row.
+    /// The lowest token id with the largest logit of a row. The CPU's logits are not looked at further: whether they are finite
+    /// is to be asked of [`Logits::row`].
     ///
     /// # Errors
-    /// A device that ran the step can no longer be read.
+    /// A device that ran the step can no longer be read, or says that the logits are not finite.
+    ///
+    /// # Panics
+    /// No such row.
     pub fn argmax(&self, row: usize) -> Result<u32> {
         let matrix = self.matrix();
+        assert!(row < matrix.rows, "row {row} of {}", matrix.rows);
         if let Some(device) = self.bound.device() {
-            return device.argmax(self.bound, &matrix, row).map_err(of_device(device));
+            return device.argmax(self.bound, &matrix, row).map_err(|source| match source.kind() {
+                std::io::ErrorKind::InvalidData => Error::Logits,
+                _ => of_device(device)(source),
+            });
         }
         Ok(match matrix.dtype {
             DType::F32 => first_max(matrix.f32(row), |value| value),

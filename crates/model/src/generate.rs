@@ -94,9 +94,10 @@ pub struct Generation<'a> {
 impl Generation<'_> {
     fn step(&mut self) -> Result<Generated> {
         let start = Instant::now();
-        // Where the token alone is wanted, a device finds it, and may begin the step after it meanwhile. Of the prompt all logits are
-        // looked at: a model that computes no numbers is found out there.
-        let greedy = self.sampler.takes_largest() && !self.log_probabilities && !self.first;
+        // Where the token alone is wanted, a device finds it, looks whether logits are numbers, and may begin the step after it
+        // meanwhile. On the CPU the row is at hand, and every step's is looked at here.
+        let on_device = self.engine.options().device.is_some();
+        let greedy = on_device && self.sampler.takes_largest() && !self.log_probabilities && !self.first;
         let keep = if greedy && self.left > 1 { Keep::Next } else { Keep::Last };
         let logits = self.engine.forward(self.cache, &self.next, keep)?;
         let (token, log_probability) = if greedy {

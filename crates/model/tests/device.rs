@@ -20,6 +20,8 @@ struct Noting {
     /// Of each run: rows, position of the first, and whether the next step may be begun.
     asked: Mutex<Vec<(usize, usize, bool)>>,
     lost: AtomicBool,
+    /// Runs after which the logits are no longer finite.
+    finite_runs: AtomicUsize,
 }
 
 impl Noting {
@@ -84,7 +86,11 @@ impl Device for Noting {
     }
 
     fn argmax(&self, _bound: &Bound, _output: &Matrix<'_>, _row: usize) -> io::Result<u32> {
-        self.still_there().map(|()| 7)
+        self.still_there()?;
+        if self.asked.lock().unwrap().len() > self.finite_runs.load(Relaxed) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the largest of the row is no number"));
+        }
+        Ok(7)
     }
 
     fn ceilings(&self, _rounds: usize) -> io::Result<DeviceCeilings> {
@@ -115,7 +121,7 @@ fn on_noting(rung: &str) -> (Arc<Noting>, Engine) {
         registry.operators().iter().flat_map(|operator| registry.kernels(*operator)).collect();
     let kernels: &'static [&'static Kernel] = kernels.leak();
     let (next, asked, lost) = (AtomicUsize::new(4096), Mutex::default(), AtomicBool::new(false));
-    let noting = Arc::new(Noting { kernels, next, asked, lost });
+    let noting = Arc::new(Noting { kernels, next, asked, lost, finite_runs: AtomicUsize::new(usize::MAX) });
     let device: Arc<dyn Device> = noting.clone();
     let engine = Engine::load(&synthetic("tiny"), LoadOptions { device: Some(device), ..options(rung) }).unwrap();
     (noting, engine)
@@ -165,4 +171,24 @@ fn a_device_that_is_lost_behind_a_step_is_an_error() {
     for lost in [logits.row(0, &mut row), logits.argmax(0).map(|_| ())] {
         assert!(matches!(lost, Err(Error::Device { label, .. }) if label == "noting"));
     }
+}
+
+#[test]
+fn logits_that_a_device_finds_not_finite_are_the_models_fault_and_not_the_devices() {
+    let (noting, mut engine) = on_noting("selected");
+    let mut cache = engine.new_cache(10);
+    // The prompt's logits are read; then two steps find a largest one, and the third none.
+    noting.finite_runs.store(3, Relaxed);
+    let options = GenerateOptions { max_tokens: 6, ..GenerateOptions::default() };
+    let generated: Vec<_> = generate(&mut engine, &mut cache, &[1, 2, 3], options).unwrap().collect();
+    assert_eq!(generated.iter().filter(|step| step.is_ok()).count(), 3);
+    assert!(matches!(generated[3..], [Err(Error::Logits)]), "{generated:?}");
+}
+
+#[test]
+#[should_panic(expected = "row 1 of 1")]
+fn the_largest_of_a_row_that_is_not_there_is_asked_of_no_device() {
+    let (_, mut engine) = on_noting("selected");
+    let mut cache = engine.new_cache(10);
+    let _ = engine.forward(&mut cache, &[1, 2, 3], Keep::Last).unwrap().argmax(1);
 }

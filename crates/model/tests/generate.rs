@@ -146,6 +146,76 @@ fn tokens_are_the_same_whether_their_logits_are_looked_at_or_not() {
     assert!(alone.iter().all(|one| one.log_probability.is_none()));
 }
 
+/// Writes a model of one layer that adds nothing, in which token n is followed by n + 1, until 9: its only channel is one that the
+/// last norm takes beyond 32 bits, and that no token's logit takes up, so that its logits are 0 · ∞.
+fn counts_to_nine(folder: &std::path::Path) {
+    const ONE: u16 = 0x3f80;
+    const WIDTH: usize = 64;
+    const VOCABULARY: usize = 16;
+    const LOST: usize = 40;
+    let zeros = |rows: usize, cols: usize| (vec![rows, cols], vec![0_u16; rows * cols]);
+    let ones = || (vec![WIDTH], vec![ONE; WIDTH]);
+    let (mut embedding, mut head, mut norm) = (zeros(VOCABULARY, WIDTH), zeros(VOCABULARY, WIDTH), ones());
+    for token in 0..VOCABULARY {
+        embedding.1[token * WIDTH + if token == 9 { LOST } else { token }] = ONE;
+        head.1[(token + 1) % VOCABULARY * WIDTH + token] = ONE;
+    }
+    // A single channel is √64 = 8 after the norm's division: 6.4e38, and the largest 32-bit number is 3.4e38.
+    norm.1[LOST] = (8e37_f32.to_bits() >> 16) as u16;
+    let layer = |name: &str| format!("model.layers.0.{name}.weight");
+    let tensors = [
+        ("model.embed_tokens.weight".to_owned(), embedding),
+        ("lm_head.weight".to_owned(), head),
+        ("model.norm.weight".to_owned(), norm),
+        (layer("input_layernorm"), ones()),
+        (layer("post_attention_layernorm"), ones()),
+        (layer("self_attn.q_norm"), ones()),
+        (layer("self_attn.k_norm"), ones()),
+        (layer("self_attn.q_proj"), zeros(WIDTH, WIDTH)),
+        (layer("self_attn.k_proj"), zeros(WIDTH, WIDTH)),
+        (layer("self_attn.v_proj"), zeros(WIDTH, WIDTH)),
+        (layer("self_attn.o_proj"), zeros(WIDTH, WIDTH)),
+        (layer("mlp.gate_proj"), zeros(WIDTH, WIDTH)),
+        (layer("mlp.up_proj"), zeros(WIDTH, WIDTH)),
+        (layer("mlp.down_proj"), zeros(WIDTH, WIDTH)),
+    ];
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, (shape, values)) in tensors {
+        let start = data.len();
+        data.extend(values.into_iter().flat_map(u16::to_le_bytes));
+        let entry = serde_json::json!({"dtype": "BF16", "shape": shape, "data_offsets": [start, data.len()]});
+        header.insert(name, entry);
+    }
+    let mut header = serde_json::to_vec(&header).unwrap();
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let file = [&(header.len() as u64).to_le_bytes()[..], &header, &data].concat();
+    std::fs::write(folder.join("model.safetensors"), file).unwrap();
+    let config = serde_json::json!({
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": WIDTH, "num_hidden_layers": 1,
+        "intermediate_size": WIDTH, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": WIDTH,
+        "vocab_size": VOCABULARY, "tie_word_embeddings": false, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+        "max_position_embeddings": 64, "hidden_act": "silu", "torch_dtype": "bfloat16", "eos_token_id": 0,
+        "attention_bias": false,
+    });
+    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+}
+
+#[test]
+fn logits_that_stop_being_numbers_after_the_prompt_are_an_error_whoever_looks() {
+    let folder = tempfile::tempdir().unwrap();
+    counts_to_nine(folder.path());
+    for rung in ["reference", "capacity-cache"] {
+        let mut engine = engine(&open(folder.path()), rung);
+        for log_probabilities in [false, true] {
+            let mut cache = engine.new_cache(20);
+            let options = GenerateOptions { log_probabilities, ..at_most(8) };
+            let steps: Vec<_> = generate(&mut engine, &mut cache, &PROMPT, options).unwrap().collect();
+            let [Ok(first), Ok(second), Err(Error::Logits)] = &steps[..] else { panic!("{rung}: {steps:?}") };
+            assert_eq!((first.token, second.token), (8, 9), "{rung}");
+        }
+    }
+}
+
 #[test]
 fn of_a_step_that_another_may_overwrite_only_the_largest_can_be_asked() {
     let mut engine = small();

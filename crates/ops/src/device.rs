@@ -101,7 +101,8 @@ pub trait Device: Send + Sync {
     /// The lowest column with the largest value of a row of the output of the last whole run of `bound`.
     ///
     /// # Errors
-    /// The driver's; an output that a step begun ahead has overwritten.
+    /// The driver's; an output that a step begun ahead has overwritten; of kind [`io::ErrorKind::InvalidData`] where the row's
+    /// values are not finite, so that none of them is the largest.
     fn argmax(&self, bound: &Bound, output: &Matrix<'_>, row: usize) -> io::Result<u32>;
 
     /// Measures what it does at most: `rounds` samples of each quantity.

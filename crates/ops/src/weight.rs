@@ -121,6 +121,18 @@ impl std::fmt::Display for WeightFormat {
     }
 }
 
+impl std::fmt::Display for Encoding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Encoding::Dense(ElementType::F32) => f.write_str("f32"),
+            Encoding::Dense(ElementType::F16) => f.write_str("f16"),
+            Encoding::Dense(ElementType::BF16) => f.write_str("bf16"),
+            Encoding::Affine4 { group, .. } => write!(f, "w4-g{group}"),
+            Encoding::Int8 { group } => write!(f, "int8-g{group}"),
+        }
+    }
+}
+
 /// Gives the rows of a weight to the packer, from several threads.
 pub trait RowSource: Sync {
     fn rows(&self) -> usize;
@@ -156,7 +168,9 @@ pub enum PackError {
     Inexact { tensor: String, row: usize, col: usize, value: f32, format: String },
     #[error("tensor {tensor}: {cols} columns do not divide into groups of {group}")]
     Group { tensor: String, cols: usize, group: usize },
-    #[error("tensor {tensor}: stored as {encoding:?}, which cannot be packed as {format}")]
+    #[error(
+        "tensor {tensor}: stored as {encoding}, which cannot be packed as {format}; use another checkpoint of `hourglass ladder`"
+    )]
     Encoding { tensor: String, encoding: Encoding, format: String },
     // The cause is the error's source: whoever prints the chain prints it once.
     #[error("cannot reserve {bytes} bytes for the packed weights; use a smaller model, or free memory")]
@@ -494,7 +508,9 @@ mod tests {
         assert!(matches!(pack(1.0 + 1e-4, WeightFormat::Bf16, false), Err(PackError::Inexact { row: 2, col: 1, .. })));
         assert!(pack(1.0 + 1e-4, WeightFormat::Bf16, true).is_ok());
         assert!(pack(1.5, WeightFormat::Bf16, false).is_ok());
-        assert!(matches!(pack(1.0, WeightFormat::Int8 { group: 4 }, false), Err(PackError::Encoding { .. })));
+        let packed = pack(1.0, WeightFormat::Int8 { group: 4 }, false);
+        let text = packed.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(text.starts_with("tensor w: stored as f32, which cannot be packed as int8-g4; use "), "{text}");
         assert!(matches!(pack(1.0, WeightFormat::Int8 { group: 16 }, false), Err(PackError::Group { .. })));
     }
 

@@ -28,7 +28,7 @@ pub struct RunRecord {
     pub token_ids: Vec<u32>,
     pub text: Known<String>,
     pub finish: Finish,
-    /// Natural logarithms, one per generated token, of the model's own distribution.
+    /// Natural logarithms, one per generated token, of the model's own distribution: none above 0 but by rounding.
     pub log_probabilities: Vec<f32>,
     pub load: Reading,
     /// The first step: the whole prompt to the first token.
@@ -45,6 +45,9 @@ pub struct RunRecord {
     /// A check failed: nothing here may be relied on.
     pub void: bool,
 }
+
+/// The logarithm of a certain token's probability may be above 0 by the rounding of a sum of exponentials.
+const ROUNDING: f32 = 1e-6;
 
 /// How tokens were drawn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -93,12 +96,14 @@ impl Record for RunRecord {
         vec![StoredId { field: "conditions_id", stored: &self.conditions_id, computed: self.conditions.id() }]
     }
 
-    /// Every token has a step and a probability, the prefill is the first step, and the rates are tokens over steps.
+    /// Every token has a step and a probability of at most 1, the prefill is the first step, and the rates are tokens over steps.
     fn cross_foot(&self) -> Vec<Check> {
         let tokens = self.token_ids.len() as u64;
+        let given = self.log_probabilities.len() as u64;
+        let possible = self.log_probabilities.iter().filter(|one| **one <= ROUNDING).count() as u64;
         let mut checks = vec![
             Check::counts("every token has a step", tokens, self.step_seconds.len() as u64),
-            Check::counts("every token has a probability", tokens, self.log_probabilities.len() as u64),
+            Check::counts("every token has a probability", tokens, if given == tokens { possible } else { given }),
         ];
         let Some((first, rest)) = self.step_seconds.split_first() else { return checks };
         let prompt = self.prompt_ids.len() as f64;

@@ -243,6 +243,21 @@ fn launches_that_cannot_have_served_their_calls_are_refused() {
     assert!(why(&[("place_scales", &[1, 0]), ("place_scales", &[2])], 1).contains("expected rising numbers"));
     assert!(why(&good, 3).contains("stands for 3 launches, expected 1 to 2"));
     assert!(why(&good, 0).contains("stands for 0 launches"));
+    // Nor does the number of a layer, which the file chooses, make more of them; and what serves no layer stands for itself.
+    let mut far = calls.clone();
+    far[2..].iter_mut().for_each(|call| call.layer = Some(u64::MAX));
+    let mut layerless = calls.clone();
+    (layerless[0].layer, layerless[1].layer) = (None, None);
+    for (calls, first, most) in [(&far, &[0_u32][..], 2), (&layerless, &[0], 1), (&calls, &[], 1)] {
+        let mut profile = profile(&[("place_scales", first), ("place_scales", &[2])]);
+        for (stands_for, refused) in [(most, false), (most + 1, true), (u64::from(u32::MAX), true)] {
+            profile.launches[0].stands_for = stands_for;
+            let found = import(calls, &profile, (RAW.as_bytes(), SASS.as_bytes(), SOURCE.as_bytes()));
+            let why = found.err().map(|why| why.to_string()).unwrap_or_default();
+            let expected = format!("stands for {stands_for} launches, expected 1 to {most}");
+            assert_eq!(why.contains(&expected), refused, "{first:?} {stands_for}: {why}");
+        }
+    }
     // In order, and one layer's first call is credited with what the other's second call launched.
     let shifted: [(&str, &[u32]); 4] =
         [("place_scales", &[0]), ("place_scales", &[1]), ("place_scales", &[2]), ("place_scales", &[2])];
@@ -321,4 +336,29 @@ fn what_ncu_says_when_it_cannot_is_explained() {
         "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters";
     assert!(explained(forbidden).1.contains("root"));
     assert_eq!(explained("a\n==ERROR== No kernels were profiled\nb").0, "ncu failed: No kernels were profiled");
+}
+
+/// Columns, kernels and files are shown in tables, in lines.csv and to terminals.
+#[test]
+fn names_that_are_commands_or_reorder_a_line_are_refused_on_every_page() {
+    let change = |page: &str, name: &str, letter: char| {
+        let changed = page.replace(name, &format!("{}{letter}{}", &name[..4], &name[4..]));
+        assert_ne!(page, changed, "{name}");
+        changed
+    };
+    for letter in ['\u{1b}', '\u{9b}', '\u{202e}', '\u{2066}', '\u{2028}'] {
+        let pages = [
+            imported(&change(RAW, "smsp__pcsamp_sample_count", letter), SASS, SOURCE),
+            imported(&change(RAW, "place_scales", letter), SASS, SOURCE),
+            imported(RAW, &change(SASS, "stall_", letter), SOURCE),
+            imported(RAW, &change(SASS, "place_scales", letter), SOURCE),
+            imported(RAW, SASS, &change(SOURCE, "place.cu", letter)),
+            imported(RAW, SASS, &change(SOURCE, "place_scales", letter)),
+        ];
+        for (page, found) in pages.into_iter().enumerate() {
+            let why = found.unwrap_err().to_string();
+            assert!(why.contains("holds a control character"), "{page} {letter:?}: {why}");
+            assert!(why.starts_with("ncu's ") && why.contains(", line ") && !why.contains(letter), "{why}");
+        }
+    }
 }

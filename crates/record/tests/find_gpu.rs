@@ -55,6 +55,29 @@ fn sentences_of_a_gpu_are_about_kernels_and_their_tests_run_there() {
     assert!(of_cpu.iter().any(|words| words.contains("starts the workers")), "{of_cpu:?}");
 }
 
+/// A kernel that only a GPU has is compared on one.
+#[test]
+fn what_to_try_on_a_gpu_is_tried_there() {
+    let compare = |mut views: Views| {
+        let mut wiring = plan(&[("q_proj", "linear", "dense", 9)]);
+        wiring.unreached = vec![UnreachedKernel {
+            operator: "linear".into(),
+            kernel: "other/x".into(),
+            source: "x.rs:1".into(),
+            reason: Unreached::NoCheckpoint,
+            why: "no checkpoint".into(),
+        }];
+        views.wiring = Some(seen("wiring.json", wiring));
+        let ranking = ranked(&views);
+        let tries = named(&ranking, Phase::Decode, "q_proj: linear").tries.known().unwrap().clone();
+        let of_kernels = |one: &&record::find::Experiment| one.command.contains(&"--compare".to_owned());
+        tries.iter().find(of_kernels).unwrap().command.join(" ")
+    };
+    let (gpu, cpu) = (compare(on_gpu()), compare(views()));
+    assert!(gpu.contains("linear:other/x") && gpu.ends_with(" --device cuda:0"), "{gpu}");
+    assert!(!cpu.contains("--device"), "{cpu}");
+}
+
 /// One profiled layer of 27: its operator has few samples that stand for much time.
 #[test]
 fn views_are_held_against_each_other_by_time_and_not_by_samples() {

@@ -317,7 +317,7 @@ fn with_tail(why: String, tail: &Tail) -> String {
     let Ok(tail) = tail.lock() else { return why };
     let text: String = String::from_utf8_lossy(&tail)
         .chars()
-        .map(|letter| if letter.is_control() && letter != '\n' { ' ' } else { letter })
+        .map(|letter| if record::is_obeyed(letter) && letter != '\n' { ' ' } else { letter })
         .collect();
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let last = lines[lines.len().saturating_sub(3)..].join(" | ");

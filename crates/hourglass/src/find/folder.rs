@@ -72,13 +72,14 @@ pub(super) fn said(directory: &Path) -> Result<(Workload, FindProtocol, Vec<Find
             directory.display()
         )));
     };
-    let workload = clock.record.workload;
-    let protocol = FindProtocol {
-        checkpoint: clock.record.arms.first().map_or_else(String::new, |arm| arm.name.clone()),
-        quick: false,
-        budget_s: 0.0,
-        flags: vec!["--model".to_owned(), workload.model.clone()],
-    };
+    let (workload, arm) = (clock.record.workload, clock.record.arms.first());
+    let mut flags = vec!["--model".to_owned(), workload.model.clone()];
+    // A GPU is called by its flag's value and, in brackets, its name.
+    let host = arm.and_then(|arm| arm.conditions.known()).map(|conditions| &conditions.host);
+    let device = host.and_then(|host| host.device.split(' ').next()).filter(|device| *device != "cpu");
+    flags.extend(device.into_iter().flat_map(|device| ["--device", device]).map(str::to_owned));
+    let checkpoint = arm.map_or_else(String::new, |arm| arm.name.clone());
+    let protocol = FindProtocol { checkpoint, quick: false, budget_s: 0.0, flags };
     Ok((workload, protocol, Vec::new()))
 }
 

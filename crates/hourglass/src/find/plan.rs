@@ -87,7 +87,7 @@ pub(super) fn flags(model: &ModelArgs, machine: &MachineArgs) -> Result<Vec<Stri
 }
 
 /// Those of the engine that are not as they are unless given, with their values.
-pub(super) fn machine_flags(machine: &MachineArgs, device: DeviceChoice) -> Vec<(String, Option<String>)> {
+fn machine_flags(machine: &MachineArgs, device: DeviceChoice) -> Vec<(String, Option<String>)> {
     let solution = machine.solution.name();
     let valued = [
         ("--device", (device != DeviceChoice::Cpu).then(|| device.to_string())),

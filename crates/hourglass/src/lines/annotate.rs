@@ -76,7 +76,7 @@ fn annotated(text: &mut String, file: &str, source: &str, rows: &[&LineRow]) {
         let row = rows.iter().find(|row| row.line == line).copied();
         let (heat, repository, innermost) = figures(row);
         let lead = format!("{heat:>HEAT$}{repository:>14}{innermost:>8}  {line:>5}  ");
-        let plain: String = content.chars().skip(indent).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let plain: String = content.chars().skip(indent).map(|c| if record::is_obeyed(c) { ' ' } else { c }).collect();
         let room = COLUMNS - lead.chars().count();
         let shown: String = plain.trim_end().chars().take(room).collect();
         let _ = writeln!(text, "{}", format!("{lead}{shown}").trim_end());

@@ -9,6 +9,7 @@ use crate::capture::raw::{
 };
 use crate::capture::reduced::device::DeviceTree;
 use crate::known::Known;
+use crate::letters;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeSet, HashMap};
 use std::io::BufRead;
@@ -105,7 +106,8 @@ impl RawTrace {
         if let Some(call) = outside {
             return Err(LoadError::File { file: PROFILE, why: format!("call {call} of {}", calls.len()) });
         }
-        let names = profile.launches.iter().map(|launch| &launch.kernel).chain([&profiler.version]);
+        let names = profile.launches.iter().map(|launch| &launch.kernel);
+        let names = names.chain([&profiler.version]).chain(&profiler.arguments);
         plain(PROFILE, names.map(String::as_str))?;
         let pages = (unpack(bytes(NCU_RAW)?), unpack(bytes(NCU_SASS)?), unpack(bytes(NCU_SOURCE)?));
         let Imported { steps, threads, spans, samples, chains, tree } = import(&calls, &profile, pages)?;
@@ -128,10 +130,13 @@ impl RawTrace {
         }
         for call in &self.calls {
             let names = [&call.slot, &call.group, &call.operator, &call.kernel, &call.source];
-            plain(CALLS, names.into_iter().map(String::as_str))?;
+            let forms = [&call.inputs, &call.outputs, &call.weights].into_iter().flatten().map(|shape| &shape.form);
+            plain(CALLS, names.into_iter().chain(forms).map(String::as_str))?;
         }
         plain(THREADS, self.threads.iter().map(|thread| thread.name.as_str()))?;
         plain(KERNEL_FUNCTIONS, self.kernel_functions.iter().map(|function| function.name.as_str()))?;
+        plain(EXECUTABLES, self.executables.iter().map(|executable| executable.path.as_str()))?;
+        plain(COUNTERS, self.counters.iter().map(|counter| counter.name.as_str()))?;
         plain(SOURCES, self.sources.iter().map(|(path, _)| path.as_str()))?;
         if let Some((index, call)) = self.calls.iter().enumerate().find(|(index, call)| call.call as usize != *index) {
             return file(CALLS, format!("entry {index} is call {}, expected the calls in their order", call.call));
@@ -205,15 +210,9 @@ impl RawTrace {
 /// Names are shown in lines and tables, and to terminals.
 ///
 /// # Errors
-/// One that holds a line end or another control character.
+/// One that holds a line end or another letter that is obeyed and not shown.
 fn plain<'a>(file: &'static str, mut names: impl Iterator<Item = &'a str>) -> Result<(), LoadError> {
-    match names.find(|name| name.chars().any(char::is_control)) {
-        None => Ok(()),
-        Some(name) => {
-            let why = format!("the name '{}' holds a control character, expected letters", name.escape_debug());
-            Err(LoadError::File { file, why })
-        }
-    }
+    names.try_for_each(letters::plain).map_err(|why| LoadError::File { file, why })
 }
 
 fn listed(numbers: &BTreeSet<u32>) -> String {

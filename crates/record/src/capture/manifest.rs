@@ -181,7 +181,7 @@ fn fault(path: &str) -> Option<&'static str> {
     if path.starts_with('/') {
         return Some("is absolute");
     }
-    if path.chars().any(|letter| letter.is_control() || letter == '\\' || letter == char::REPLACEMENT_CHARACTER) {
+    if path.chars().any(|letter| crate::is_obeyed(letter) || letter == '\\' || letter == char::REPLACEMENT_CHARACTER) {
         return Some("holds a backslash or a character that cannot be printed");
     }
     path.split('/').find_map(|name| match name {

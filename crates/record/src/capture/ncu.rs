@@ -11,6 +11,7 @@ mod import;
 
 pub use import::{Imported, import};
 
+use crate::letters::plain;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
 
@@ -182,8 +183,9 @@ struct Heading {
 
 impl Heading {
     /// # Errors
-    /// A column that must be there is not.
+    /// A column that must be there is not, or has a name that cannot be shown.
     fn of(found: &[&str]) -> Result<Heading, String> {
+        found.iter().try_for_each(|column| plain(column))?;
         let place = |name: &str| found.iter().position(|column| *column == name);
         let named = |pick: &dyn Fn(&str) -> Option<String>| {
             found.iter().enumerate().filter_map(|(at, name)| Some((at, pick(name)?))).collect::<Vec<_>>()
@@ -205,8 +207,9 @@ impl Heading {
     /// One launch.
     ///
     /// # Errors
-    /// Which metric has what is no value of it.
+    /// Which metric has what is no value of it; a kernel's name that cannot be shown.
     fn row(&self, found: &[&str]) -> Result<LaunchRow, String> {
+        plain(found[self.kernel])?;
         let mut row = LaunchRow { kernel: found[self.kernel].to_owned(), ..LaunchRow::default() };
         for &(at, name, unit) in &self.columns {
             let said = |why: String| format!("{name}: {why}");
@@ -287,6 +290,7 @@ pub(crate) fn sass_page(text: impl BufRead, launches: &[LaunchRow]) -> Result<Ve
         match found[0] {
             "Kernel Name" => {
                 let kernel = found.get(1).ok_or_else(|| fail("a kernel without a name".to_owned()))?;
+                plain(kernel).map_err(fail)?;
                 all.push(LaunchCode { kernel: (*kernel).to_owned(), ..LaunchCode::default() });
                 columns = None;
             }
@@ -365,6 +369,7 @@ struct CodeColumns {
 
 impl CodeColumns {
     fn of(heading: &[&str]) -> Result<CodeColumns, String> {
+        heading.iter().try_for_each(|column| plain(column))?;
         let place = |name: &str| {
             let at = heading.iter().position(|column| *column == name);
             at.ok_or_else(|| format!("no column '{name}': was it profiled without the section SourceCounters?"))
@@ -405,7 +410,7 @@ impl CodeColumns {
 /// The page of source lines, `--page source --csv --print-source cuda,sass`: which lines each instruction is under.
 ///
 /// # Errors
-/// Instructions before a file, a function or a line; a line number that is none.
+/// Instructions before a file, a function or a line; a line number that is none; a name that cannot be shown.
 pub(crate) fn source_page(text: impl BufRead) -> Result<Lines, NcuError> {
     let page = SOURCE_PAGE;
     let mut lines = Lines::new();
@@ -416,9 +421,12 @@ pub(crate) fn source_page(text: impl BufRead) -> Result<Lines, NcuError> {
         // The text of the program may hold anything: only what stands before it is looked at.
         let (first, rest) = text.split_once("\",\"").unwrap_or((&text, ""));
         match first.trim_start_matches('"') {
-            "File Path" => (file, at) = (Some(rest.trim_end_matches(',').trim_end_matches('"').to_owned()), None),
-            "Function Name" => {
-                (function, at) = (Some(rest.trim_end_matches(',').trim_end_matches('"').to_owned()), None)
+            kind @ ("File Path" | "Function Name") => {
+                let name = rest.trim_end_matches(',').trim_end_matches('"');
+                plain(name).map_err(|why| fail(&why))?;
+                let named = if kind == "File Path" { &mut file } else { &mut function };
+                *named = Some(name.to_owned());
+                at = None;
             }
             "Line No" => at = None,
             "" => {

@@ -129,7 +129,7 @@ fn escape(text: &str) -> String {
         .flat_map(|c| {
             if matches!(c, '|' | '`' | '*' | '<' | '_') {
                 vec!['\\', c]
-            } else if c.is_control() {
+            } else if crate::is_obeyed(c) {
                 vec![' ']
             } else {
                 vec![c]

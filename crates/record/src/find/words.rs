@@ -242,8 +242,7 @@ fn kernels(subject: &Subject<'_>, row: &Row) -> Option<Experiment> {
     let own = row.kernels.first()?.split(": ").last()?;
     let pair = format!("{}:{own},{}:{}", row.operator, row.operator, other.kernel);
     let words = ["--shapes", &clock.evidence.file, "--compare", &pair];
-    let mut command = vec!["hourglass".to_owned(), "replay".to_owned()];
-    command.extend(words.map(str::to_owned));
+    let command = command(subject.views, "replay", &words);
     Some(Experiment { command, says: format!("whether {} is faster at this request's shapes", other.kernel) })
 }
 

@@ -36,5 +36,5 @@ pub fn write_folded(trace: &Trace, out: &mut impl Write) -> Result<(), WriteErro
 
 /// The format's own separators do not appear in a name.
 fn one_word(name: &str) -> String {
-    name.replace(';', ":").replace(char::is_control, " ")
+    name.replace(';', ":").replace(crate::is_obeyed, " ")
 }

@@ -307,6 +307,6 @@ fn complaint(text: &str) -> String {
     let value: Value = serde_json::from_str(text).unwrap_or_default();
     let inner = [&value["error"]["message"], &value["message"], &value["detail"], &value["error"]];
     let message = inner.iter().find_map(|value| value.as_str()).unwrap_or(text);
-    let message: String = message.chars().map(|c| if c.is_control() { ' ' } else { c }).take(EXCERPT).collect();
+    let message: String = message.chars().map(|c| if record::is_obeyed(c) { ' ' } else { c }).take(EXCERPT).collect();
     if message.trim().is_empty() { "it gave no reason".to_owned() } else { message }
 }

@@ -77,6 +77,6 @@ fn plus(a: Sum, b: Sum) -> Sum {
 
 /// The format's names end with their line, and one in parentheses would be a number.
 fn word(name: &str) -> String {
-    let plain = name.replace(char::is_control, " ");
+    let plain = name.replace(crate::is_obeyed, " ");
     if plain.starts_with('(') { format!("_{plain}") } else { plain }
 }

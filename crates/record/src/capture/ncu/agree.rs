@@ -3,7 +3,7 @@
 
 use super::{LaunchCode, LaunchRow, Lines, NcuError, RAW_PAGE, SASS_PAGE, SOURCE_PAGE};
 use crate::capture::raw::{PROFILE, RawCall, RawLaunch};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 fn page(page: &'static str, why: String) -> NcuError {
     NcuError::Page { page, why }
@@ -22,8 +22,8 @@ pub(super) fn same_launches(launches: &[RawLaunch], rows: &[LaunchRow]) -> Resul
     Err(page(RAW_PAGE, format!("launch {same} is '{}', expected {expected}", rows[same].kernel)))
 }
 
-/// What each launch is said to serve can be so: launches follow the program's order, a layer stands for no more layers than there
-/// are, and what one layer launches for a call every layer launches for the same call.
+/// What each launch is said to serve can be so: launches follow the program's order, a launch stands for no more layers than there
+/// are, and for itself where it serves none, and what one layer launches for a call every layer launches for the same call.
 ///
 /// # Errors
 /// `profile.json` credits a launch to calls that it cannot have served.
@@ -32,14 +32,17 @@ pub(super) fn calls_served(calls: &[RawCall], launches: &[RawLaunch]) -> Result<
         let kernel = &launches[index].kernel;
         Err(page(PROFILE, format!("launch {index} ('{kernel}') {why}")))
     };
-    let layers = calls.iter().filter_map(|call| call.layer).max().map_or(1, |last| last.saturating_add(1));
+    // Counted, as the file chooses its layers' numbers.
+    let layers = calls.iter().filter_map(|call| call.layer).collect::<BTreeSet<u64>>().len() as u64;
+    let of_a_layer = |call: &u32| calls.get(*call as usize).is_some_and(|call| call.layer.is_some());
     let mut before = 0;
     for (index, launch) in launches.iter().enumerate() {
         if launch.calls.windows(2).any(|pair| pair[0] >= pair[1]) {
             return fail(index, format!("serves the calls {}, expected rising numbers", numbers(&launch.calls)));
         }
-        if !(1..=layers).contains(&launch.stands_for) {
-            return fail(index, format!("stands for {} launches, expected 1 to {layers}", launch.stands_for));
+        let most = if launch.calls.iter().any(of_a_layer) { layers } else { 1 };
+        if !(1..=most).contains(&launch.stands_for) {
+            return fail(index, format!("stands for {} launches, expected 1 to {most}", launch.stands_for));
         }
         let Some(&first) = launch.calls.first() else { continue };
         if first < before {
