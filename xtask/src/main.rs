@@ -74,6 +74,13 @@ fn root() -> PathBuf {
 fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
+    // Build scripts that look at these would otherwise run again, and what depends on them, whenever a person's cargo and this one
+    // take turns.
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name == "CARGO_MANIFEST_DIR" || name.starts_with("CARGO_PKG_")) {
+            command.env_remove(name);
+        }
+    }
     command
 }
 

@@ -72,6 +72,8 @@ fn rows_are_parts_of_the_requests_that_met_the_same_minutes() {
         for name in ["q_proj: linear", "attention"] {
             let (one, other) = (named(&calm, phase, name), named(&drifted, phase, name));
             assert!((seconds(&other.measured) / seconds(&one.measured) - 1.0).abs() < 1e-3, "{name}: {other:?}");
+            // What bytes and operations allow is the same in any minute.
+            assert!((seconds(&other.floor) / seconds(&one.floor) - 1.0).abs() < 1e-9, "{name}: {other:?}");
         }
     }
     for budget in &drifted.phases {

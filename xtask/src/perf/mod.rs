@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use gpu_rows::{GPU_ROWS, GpuRow};
-use measure::Outcome;
+use measure::{Outcome, Verdict};
 use rows::{ROWS, Row};
 use table::Sheet;
 use verbs::Verbs;
@@ -118,7 +118,8 @@ impl Task {
 /// folder. With `--built` neither cargo nor the sources are needed: a copy of this program beside one of `hourglass` will do.
 ///
 /// # Errors
-/// Wrong words, a folder that exists, a program that does not build or is not there. A row that cannot be measured is a line that says why.
+/// Wrong words, a folder that exists, a program that does not build or is not there; no line that could be measured. One that cannot be
+/// measured among others is a line that says why.
 pub(crate) fn run(words: &[&str]) -> Result<()> {
     let asked = Asked::parse(words)?;
     let rows = asked.rows()?;
@@ -171,6 +172,10 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
         std::fs::write(folder.join("targets.md"), text).context("targets.md")?;
     } else {
         std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    }
+    // A script that asks for a table is not to take one of reasons for it.
+    if outcomes.iter().flat_map(|outcome| &outcome.lines).all(|line| line.verdict == Verdict::NotMeasurable) {
+        bail!("perf: nothing was measurable here; the table above says why");
     }
     Ok(())
 }

@@ -317,7 +317,7 @@ fn totals(text: &mut String, replay: &Replay) {
     }
     let share = replay.unexplained_share().map_or_else(String::new, |share| format!(" ({})", percent(share)));
     let unexplained = show(&replay.unexplained_us, thousands);
-    let _ = writeln!(text, "  {:<44}{unexplained:>11}   the pass less the groups alone{share}", "unexplained");
+    let _ = writeln!(text, "  {:<44}{unexplained:>11}   the pass less its groups{share}", "unexplained");
     if let Some(timing) = replay.dispatch_floor.known() {
         timed(text, "dispatch floor (in every row once)", timing);
     }
