@@ -8,7 +8,7 @@
 )]
 
 use crate::library::Library;
-use std::alloc::{Layout, alloc, dealloc};
+use std::alloc::{Layout, alloc};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
 use std::path::Path;
@@ -92,8 +92,8 @@ pub(crate) struct Cupti {
 const KERNELS: u32 = 10;
 /// `CUPTI_ACTIVITY_FLAG_FLUSH_FORCED`.
 const FORCED: u32 = 1;
-/// Some 40,000 records.
-const BUFFER_BYTES: usize = 8 << 20;
+/// Some 5,000 records. CUPTI clears a buffer when it gets it, in the middle of what is recorded.
+const BUFFER_BYTES: usize = 1 << 20;
 const BUFFER: Layout = match Layout::from_size_align(BUFFER_BYTES, 64) {
     Ok(layout) => layout,
     Err(_) => panic!("a power of two"),
@@ -109,11 +109,19 @@ pub(crate) struct Delivered {
     pub(crate) problem: Option<String>,
 }
 
+/// A buffer that nobody uses.
+struct Spare(*mut u8);
+
+// SAFETY: who takes it out of the list is the only one who knows of it.
+unsafe impl Send for Spare {}
+
 impl Delivered {
     const NOTHING: Delivered = Delivered { kernels: Vec::new(), dropped: 0, problem: None };
 }
 
 static DELIVERED: Mutex<Delivered> = Mutex::new(Delivered::NOTHING);
+/// Buffers that CUPTI gave back: what is recorded next meets no page for the first time.
+static SPARE: Mutex<Vec<Spare>> = Mutex::new(Vec::new());
 static CUPTI: OnceLock<Result<Cupti, String>> = OnceLock::new();
 
 /// Where toolkits put CUPTI when it is not on the loader's path.
@@ -212,12 +220,16 @@ impl Cupti {
         format!("CUPTI {}", self.version)
     }
 
-    /// Kernels are recorded from now on; what was delivered before is forgotten.
+    /// Kernels are recorded from now on.
     pub(crate) fn on(&self) -> io::Result<()> {
-        // What is still under way is of before.
+        self.ok("kernels cannot be recorded", (self.enable)(KERNELS))
+    }
+
+    /// Forgets what was recorded before, of kernels that have ended; both clocks.
+    pub(crate) fn begin(&self) -> io::Result<ClockPair> {
         (self.flush)(FORCED);
         *delivered() = Delivered::NOTHING;
-        self.ok("kernels cannot be recorded", (self.enable)(KERNELS))
+        self.clocks()
     }
 
     pub(crate) fn off(&self) -> io::Result<()> {
@@ -253,6 +265,10 @@ impl Cupti {
     }
 }
 
+fn spare() -> std::sync::MutexGuard<'static, Vec<Spare>> {
+    SPARE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn delivered() -> std::sync::MutexGuard<'static, Delivered> {
     DELIVERED.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -267,9 +283,10 @@ fn monotonic_ns() -> u64 {
 
 /// CUPTI asks for room.
 extern "C" fn request(buffer: *mut *mut u8, bytes: *mut usize, records: *mut usize) {
+    let known = spare().pop();
     // SAFETY: CUPTI gives three places to write to; a null buffer tells it that there is none, and it drops records and counts them.
     unsafe {
-        *buffer = alloc(BUFFER);
+        *buffer = known.map_or_else(|| alloc(BUFFER), |known| known.0);
         *bytes = if (*buffer).is_null() { 0 } else { BUFFER_BYTES };
         *records = 0;
     }
@@ -313,6 +330,5 @@ extern "C" fn complete(context: *mut c_void, stream: u32, buffer: *mut u8, _: us
         delivered.problem = Some("CUPTI gave records before it was there".to_owned());
     }
     drop(delivered);
-    // SAFETY: it was allocated with this layout in `request`.
-    unsafe { dealloc(buffer, BUFFER) };
+    spare().push(Spare(buffer));
 }

@@ -120,6 +120,8 @@ driver_calls! {
     graph_destroy = c"cuGraphDestroy"(Graph);
     event_create = c"cuEventCreate"(*mut Event, c_uint);
     event_record = c"cuEventRecord"(Event, Stream);
+    event_destroy = c"cuEventDestroy_v2"(Event);
+    event_query = c"cuEventQuery"(Event);
     event_synchronize = c"cuEventSynchronize"(Event);
     event_elapsed = c"cuEventElapsedTime"(*mut f32, Event, Event);
     profiler_start = c"cuProfilerStart"();
@@ -315,6 +317,18 @@ impl Driver {
     /// Notes the time when the stream comes to it.
     pub(crate) fn mark(&self, event: Event, stream: Stream) -> io::Result<()> {
         self.ok("marking a time on the GPU", (self.event_record)(event, stream))
+    }
+
+    /// Whether the stream has come to a mark.
+    pub(crate) fn passed(&self, event: Event) -> io::Result<bool> {
+        match (self.event_query)(event) {
+            NOT_READY => Ok(false),
+            status => self.ok("asking for a mark on the GPU", status).map(|()| true),
+        }
+    }
+
+    pub(crate) fn drop_event(&self, event: Event) {
+        let _ = (self.event_destroy)(event);
     }
 
     /// Nanoseconds between two marks, when the stream has come to the second.

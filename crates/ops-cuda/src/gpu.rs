@@ -13,8 +13,9 @@ use crate::layout::{DeviceWeight, FRAGMENTS, PLAIN_BF16, describe, layout};
 use crate::memory::Memory;
 use crate::queue::Queue;
 use crate::recorder::{Clocks, recording};
-use crate::running::{ARGMAX_ROWS, ARRIVALS, Recorder, Running, Timing, finite};
+use crate::running::{ARGMAX_ROWS, ARRIVALS, Recorder, Running, finite};
 use crate::sensors::Sensors;
+use crate::timing::Timing;
 use crate::{operators, step};
 use ops::recording::{DeviceState, Launch, Record, Recording};
 use ops::{Bound, BoundCall, Device, DeviceCeilings, Kernel, Matrix, Packed, Step, WeightFormat, WeightShape};
@@ -39,8 +40,9 @@ pub enum OpenError {
     Gpu(#[from] io::Error),
 }
 
-/// Kernels that do nothing, for so long that a graph put behind them waits in the stream.
-const LONG: u32 = 1000;
+/// Times that a run whose calls are timed is put into the stream: the first is no graph, the second captures one, and others come too
+/// late only if the host was taken from its processor.
+const TRIES: usize = 8;
 
 /// An open GPU with its kernels loaded.
 pub struct Gpu {
@@ -147,38 +149,16 @@ impl Gpu {
 
     /// Puts a graph into the stream, between two marks of the run's slot if graphs are timed.
     fn replay(&self, running: &Running, graph: GraphExec, turn: u32) -> io::Result<()> {
-        let stream = running.queue.stream;
-        let Recorder::Timing(Timing { marks, .. }) = &running.recording else {
-            return self.driver.replay(graph, stream);
-        };
-        let [start, end] = marks[turn as usize];
-        self.driver.mark(start, stream)?;
-        self.driver.replay(graph, stream)?;
-        self.driver.mark(end, stream)
+        match &running.recording {
+            Recorder::Timing(timing) => timing.replay(graph, turn),
+            _ => self.driver.replay(graph, running.queue.stream),
+        }
     }
 
-    /// Marks for two runs, and what lies between them around a graph of one kernel that does nothing: the quickest of some.
-    fn timing(&self, running: &Running) -> io::Result<Timing> {
-        let (queue, stream) = (&running.queue, running.queue.stream);
+    fn timing(&self, running: &Running, held: bool) -> io::Result<Timing> {
+        let queue = &running.queue;
         let bench = Bench { driver: &self.driver, queue, hopper: self.hopper, cache_bytes: self.cache_bytes };
-        let (nothing, long) = (bench.chain(running.step_there, 1)?, bench.chain(running.step_there, LONG)?);
-        let marks = [[self.driver.event()?, self.driver.event()?], [self.driver.event()?, self.driver.event()?]];
-        let mut around_ns = [u64::MAX; 2];
-        for round in 0..32 {
-            // Every other one waits in the stream, as a step ahead does.
-            let behind = round % 2;
-            if behind == 1 {
-                self.driver.replay(long, stream)?;
-            }
-            self.driver.mark(marks[0][0], stream)?;
-            self.driver.replay(nothing, stream)?;
-            self.driver.mark(marks[0][1], stream)?;
-            around_ns[behind] = around_ns[behind].min(self.driver.between(marks[0][0], marks[0][1])?);
-        }
-        self.driver.wait(stream)?;
-        self.driver.drop_graph(nothing);
-        self.driver.drop_graph(long);
-        Ok(Timing { marks, around_ns, graphs: Vec::new() })
+        Timing::new(&self.driver, &bench, running.step_there, held)
     }
 
     fn lock(&self) -> io::Result<MutexGuard<'_, Running>> {
@@ -204,7 +184,7 @@ impl Gpu {
         let Run { bound, step, wants, whole, key } = *run;
         let queue = &running.queue;
         let graphs = bound.kept(|| Graphs::new(&self.driver));
-        let one_row = step.tokens.len() == 1 && step.sequences.len() == 1;
+        let one_row = run.one_row();
         let launch_all = || {
             queue.serve(None);
             if key.fed == Fed::Host {
@@ -270,6 +250,29 @@ impl Gpu {
         Ok(Put { launches, graph, ahead: key.fed != Fed::Host, begins_next })
     }
 
+    /// Puts a run that is asked for into the stream. Where its calls are timed alone, it waits there behind all that they need.
+    fn put_asked(&self, running: &Running, run: &Run<'_>, turn: u32) -> io::Result<Put> {
+        let Some(timing) = running.calls_timed() else { return self.put(running, run, turn) };
+        let run = Run { key: Key { fed: Fed::Device, ..run.key }, ..*run };
+        for _ in 0..TRIES {
+            timing.hold()?;
+            running.step_in(run.key.step_bytes, run.one_row());
+            running.queue.finish()?;
+            let put = self.put(running, &run, turn)?;
+            if put.graph && timing.in_time() {
+                return Ok(put);
+            }
+            self.driver.wait(running.queue.stream)?;
+            if run.whole {
+                running.forget_results(turn, run.bound.output().rows);
+            }
+        }
+        Err(io::Error::other(format!(
+            "the GPU had nothing to do before a pass was put into its stream, {TRIES} times in turn: other processes take this one's \
+             processor; end them and try again"
+        )))
+    }
+
     /// Puts the step that follows `run` into the stream, if that is certain but for its token; `begun` says whether `run` ends with its
     /// beginning.
     fn put_next(&self, running: &mut Running, run: &Run<'_>, begun: bool) -> io::Result<()> {
@@ -299,6 +302,12 @@ struct Run<'a> {
     /// It ends with the search for the largest column.
     whole: bool,
     key: Key,
+}
+
+impl Run<'_> {
+    fn one_row(&self) -> bool {
+        self.step.tokens.len() == 1 && self.step.sequences.len() == 1
+    }
 }
 
 impl Device for Gpu {
@@ -432,7 +441,7 @@ impl Device for Gpu {
                     running.forget_results(turn, output.rows);
                 }
                 // Nothing that a failed run has put is left to write a later one's result.
-                self.put(&running, &run, turn).inspect_err(|_| drop(self.driver.wait(running.queue.stream)))?
+                self.put_asked(&running, &run, turn).inspect_err(|_| drop(self.driver.wait(running.queue.stream)))?
             }
         };
         running.turn = turn;
@@ -464,9 +473,7 @@ impl Device for Gpu {
         let (graph, ahead) = (put.graph, put.ahead);
         running.ran(put.launches, true, graph);
         if let Recorder::Timing(timing) = &mut running.recording {
-            let [start, end] = timing.marks[turn as usize];
-            let between = if graph { Some((self.driver.between(start, end)?, ahead)) } else { None };
-            timing.graphs.push(between);
+            timing.ran(turn, graph.then_some(ahead))?;
         }
         Ok(())
     }
@@ -516,6 +523,12 @@ impl Device for Gpu {
 
     fn record(&self, what: Record) -> io::Result<()> {
         let mut running = self.enter()?;
+        if let (Record::Launches, Recorder::On { .. }) = (what, &running.recording) {
+            // The profiler stays on: what it makes when it is switched on is there.
+            self.driver.wait(running.queue.stream)?;
+            running.recording = Recorder::On { start: cupti()?.begin()?, runs: Vec::new() };
+            return Ok(());
+        }
         running.recording = match std::mem::replace(&mut running.recording, Recorder::Off) {
             Recorder::On { start, runs } => {
                 self.driver.wait(running.queue.stream)?;
@@ -531,9 +544,10 @@ impl Device for Gpu {
             Record::Launches => {
                 let profiler = cupti()?;
                 profiler.on()?;
-                running.recording = Recorder::On { start: profiler.clocks()?, runs: Vec::new() };
+                running.recording = Recorder::On { start: profiler.begin()?, runs: Vec::new() };
             }
-            Record::Graphs => running.recording = Recorder::Timing(self.timing(&running)?),
+            Record::Graphs => running.recording = Recorder::Timing(self.timing(&running, false)?),
+            Record::Calls => running.recording = Recorder::Timing(self.timing(&running, true)?),
         }
         running.queue.note(running.notes());
         Ok(())
@@ -546,14 +560,14 @@ impl Device for Gpu {
                 let profiler = cupti()?;
                 Ok(recording(&runs, profiler.take()?, &clocks, profiler.version()))
             }
-            Recorder::Timed(Timing { graphs, around_ns, .. }) => {
-                let own = |graph: Option<(u64, bool)>| {
-                    graph.map(|(ns, ahead)| ns.saturating_sub(around_ns[usize::from(ahead)]))
-                };
-                Ok(Recording { graphs: graphs.into_iter().map(own).collect(), ..Recording::default() })
-            }
+            Recorder::Timed(timing) => Ok(Recording { graphs: timing.graphs().to_vec(), ..Recording::default() }),
             _ => Err(io::Error::other("nothing was recorded; start recording, and stop it")),
         }
+    }
+
+    fn calls_ns(&self) -> Option<u64> {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.calls_timed()?.last()
     }
 
     fn watched(&self, on: bool) -> io::Result<()> {

@@ -22,6 +22,7 @@ mod running;
 mod sensors;
 pub mod sources;
 mod step;
+mod timing;
 
 pub use availability::{Availability, Device, Driver, Missing, availability};
 pub use compiler::{Compiled, Compiler};

@@ -5,12 +5,12 @@
 
 use crate::ahead::{Ahead, Overwritten, Put, What};
 use crate::cupti::ClockPair;
-use crate::driver::Event;
 use crate::memory::Memory;
 use crate::operators::next_step::NextStep;
 use crate::queue::Queue;
 use crate::recorder::{Clocks, Noted};
 use crate::step;
+use crate::timing::Timing;
 use ops::recording::Launch;
 use ops::{DType, Matrix, Step};
 use std::io;
@@ -51,16 +51,6 @@ pub(crate) struct Running {
     pub(crate) watched: bool,
 }
 
-/// How long the graphs of runs took.
-pub(crate) struct Timing {
-    /// Two for the runs of each slot.
-    pub(crate) marks: [[Event; 2]; 2],
-    /// What lies between the marks around a graph that does next to nothing: one that the stream waits for, and one that waits in it.
-    pub(crate) around_ns: [u64; 2],
-    /// Of each run that ran a program, and whether it waited in the stream; `None` where it was no graph.
-    pub(crate) graphs: Vec<Option<(u64, bool)>>,
-}
-
 /// What is noted for [`Device::record`].
 pub(crate) enum Recorder {
     Off,
@@ -72,7 +62,7 @@ pub(crate) enum Recorder {
         clocks: Clocks,
         runs: Vec<Noted>,
     },
-    /// Graphs as wholes, between two marks on the stream.
+    /// Graphs as wholes, or calls alone.
     Timing(Timing),
     Timed(Timing),
 }
@@ -110,9 +100,17 @@ impl Running {
         self.watched || matches!(self.recording, Recorder::On { .. })
     }
 
-    /// Whether a step may be put ahead: one that nobody asks for would be in a profiler's records.
+    /// Whether a step may be put ahead: one that nobody asks for would be in a profiler's records, or beside calls that are timed alone.
     pub(crate) fn may_look_ahead(&self) -> bool {
-        !self.notes()
+        !self.notes() && self.calls_timed().is_none()
+    }
+
+    /// What the calls of each run are timed alone with, if they are.
+    pub(crate) fn calls_timed(&self) -> Option<&Timing> {
+        match &self.recording {
+            Recorder::Timing(timing) if timing.holds() => Some(timing),
+            _ => None,
+        }
     }
 
     /// # Errors

@@ -123,6 +123,10 @@ pub trait Device: Send + Sync {
     /// The profiler's; records that are of other launches than those that were made.
     fn recorded(&self) -> io::Result<Recording>;
 
+    /// Nanoseconds from the start of the first call of the last run to the end of its last, by the device's own clock, while
+    /// [`Record::Calls`] is on.
+    fn calls_ns(&self) -> Option<u64>;
+
     /// Tells a profiler that this process runs under from where on to look, and until where.
     ///
     /// # Errors

@@ -42,6 +42,9 @@ pub enum Record {
     Launches,
     /// Each replayed graph as a whole, which costs next to nothing.
     Graphs,
+    /// The calls of each run alone, for [`crate::Device::calls_ns`]: they are put into the stream while something before them still runs
+    /// there, so that neither the host nor the way of the step's data is in their time.
+    Calls,
 }
 
 /// Everything that ran while a device was recorded.

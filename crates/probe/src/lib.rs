@@ -17,6 +17,7 @@ pub mod sampler;
 mod seeded;
 mod sensitivity;
 mod shapes;
+mod stopwatch;
 mod surroundings;
 mod timeline;
 mod wiring;

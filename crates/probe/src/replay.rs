@@ -8,6 +8,7 @@ pub(crate) mod rows;
 use crate::error::Error;
 use crate::processor::{ProcessorTime, Stretches};
 use crate::seeded::{Seeded, seeded};
+use crate::stopwatch::Stopwatch;
 use model::{Cache, Engine, Keep};
 use ops::{Both, Only, Plain, Until, Where};
 use record::{CacheBlock, CacheCounters, Ceilings, Coverage, Known, Replay, Timing, Workload};
@@ -36,7 +37,7 @@ pub struct Case<'a> {
 #[derive(Clone, Copy, PartialEq)]
 enum Slot {
     Only(Calls),
-    /// No call at all.
+    /// No call at all; a device runs nothing for it.
     Nothing,
     /// All calls, then the choice of a token from the logits.
     Whole,
@@ -132,13 +133,15 @@ impl<'c> Replaying<'c> {
     /// A case that cannot run, or an interruption.
     pub fn begin(engine: &mut Engine, case: &'c Case<'c>) -> Result<Replaying<'c>, Error> {
         let Seeded { mut cache, tokens, keep } = seeded(engine, &case.workload, case.tokens)?;
+        let device = engine.options().device.is_some();
         let step = engine.prepare(&mut cache, tokens, keep)?;
         let (bound, shape) = (step.bound(), step.step_shape());
         let groups = rows::groups(bound, &shape);
         let absent = rows::absent(bound);
         let operators = if case.operators { rows::operators(bound, &shape) } else { Vec::new() };
         let mut slots: Vec<Slot> = groups.iter().map(|row| Slot::Only(row.calls)).collect();
-        slots.extend([Slot::Nothing, Slot::Whole]);
+        slots.extend((!device).then_some(Slot::Nothing));
+        slots.push(Slot::Whole);
         let own = operators.iter().map(|row| Slot::Only(row.calls)).collect();
         let (before, seeding) = (cache.offset(), counters(&cache));
         let pass = Pass { cache, tokens, keep, before, seeding, cache_block: None, sampling: Vec::new() };
@@ -163,15 +166,18 @@ impl<'c> Replaying<'c> {
     pub fn turn(&mut self, engine: &mut Engine, rounds: usize, timed: bool) -> Result<(), Error> {
         let counts = [self.rotations[0].slots.len(), self.rotations[1].slots.len()];
         let (before, first) = (self.round_order.len(), self.rounds);
+        let watch = Stopwatch::new(engine)?;
         // The workers may have slept through another case's turn.
-        self.pass.time(engine, Slot::Nothing, false)?;
+        if self.rotations[0].slots.contains(&Slot::Nothing) {
+            self.pass.time(engine, &watch, Slot::Nothing, false)?;
+        }
         let (processor_time, start) = (ProcessorTime::now(), Instant::now());
         if timed {
             self.round_order.resize_with(before + rounds, Vec::new);
         }
         for (part, round, index) in turn(first, rounds, counts) {
             let slot = self.rotations[part].slots[index];
-            let elapsed = match self.pass.time(engine, slot, timed) {
+            let elapsed = match self.pass.time(engine, &watch, slot, timed) {
                 Ok(elapsed) => elapsed,
                 Err(error) => {
                     self.keep(before);
@@ -207,9 +213,14 @@ impl<'c> Replaying<'c> {
     /// A clock that gave no number; no timed round.
     pub fn end(self, engine: &Engine) -> Result<Replay, Error> {
         let Replaying { case, mut groups, mut operators, absent, rotations, pass, round_order, processors, .. } = self;
-        let [Rotation { mut samples, .. }, Rotation { samples: operator_samples, .. }] = rotations;
+        let [Rotation { slots, mut samples }, Rotation { samples: operator_samples, .. }] = rotations;
         let whole = samples.pop().unwrap_or_default();
-        let floor = Timing::new(samples.pop().unwrap_or_default())?;
+        let floor = if slots.contains(&Slot::Nothing) {
+            Known::Is(Timing::new(samples.pop().unwrap_or_default())?)
+        } else {
+            let why = "the GPU times its calls itself: starting a pass is in no row";
+            Known::unavailable(why, "`hourglass timeline --device` has the GPU's pauses")
+        };
         let rows = groups.iter_mut().zip(samples).chain(operators.iter_mut().zip(operator_samples));
         for (row, samples) in rows {
             row.row.timing = Timing::new(samples)?;
@@ -218,7 +229,8 @@ impl<'c> Replaying<'c> {
         if let Some(ceilings) = case.ceilings
             && case.operators
         {
-            floors::fill(&mut groups, &mut operators, ceilings, threads as u64, &floor.lowest());
+            let start = floor.known().map(Timing::lowest);
+            floors::fill(&mut groups, &mut operators, ceilings, threads as u64, start.as_ref());
         }
         let mut replay = Replay::not_measured(engine.checkpoint().name, case.workload.clone(), "not measured");
         replay.coverage = Coverage::complete();
@@ -230,7 +242,7 @@ impl<'c> Replaying<'c> {
             Known::unavailable("operators were not timed one by one", "`hourglass replay`")
         };
         replay.sampling = Known::Is(Timing::new(pass.sampling)?);
-        replay.dispatch_floor = Known::Is(floor);
+        replay.dispatch_floor = floor;
         replay.whole_pass = Known::Is(Timing::new(whole)?);
         replay.cache = pass
             .cache_block
@@ -258,22 +270,19 @@ struct Pass<'t> {
 
 impl Pass<'_> {
     /// Runs what `slot` picks of the pass once and gives its microseconds. The cache is afterwards as it was before.
-    fn time(&mut self, engine: &mut Engine, slot: Slot, timed: bool) -> Result<f64, Error> {
+    fn time(&mut self, engine: &mut Engine, watch: &Stopwatch, slot: Slot, timed: bool) -> Result<f64, Error> {
         let (cancelled, seeding) = (Arc::clone(&engine.options().cancelled), self.seeding);
         let mut step = engine.prepare(&mut self.cache, self.tokens, self.keep)?;
-        let start = Instant::now();
-        match slot {
-            Slot::Only(Calls::Group(group)) => step.run(&Both(&Until(&cancelled), &Only(Some(group))))?,
-            Slot::Only(calls) => {
-                step.run(&Both(&Until(&cancelled), &Where(|call: &ops::BoundCall| calls.has(call))))?;
-            }
-            Slot::Nothing => step.run(&Both(&Until(&cancelled), &Only(None)))?,
-            Slot::Whole => step.run(&Both(&Until(&cancelled), &Plain))?,
-        }
-        let elapsed = start.elapsed();
+        let elapsed = watch.time(|| match slot {
+            Slot::Only(Calls::Group(group)) => step.run(&Both(&Until(&cancelled), &Only(Some(group)))),
+            Slot::Only(calls) => step.run(&Both(&Until(&cancelled), &Where(|call: &ops::BoundCall| calls.has(call)))),
+            Slot::Nothing => step.run(&Both(&Until(&cancelled), &Only(None))),
+            Slot::Whole => step.run(&Both(&Until(&cancelled), &Plain)),
+        });
         if cancelled.load(Relaxed) {
             return Err(model::Error::Interrupted.into());
         }
+        let elapsed = elapsed?;
         if slot == Slot::Whole {
             let logits = step.commit();
             let start = Instant::now();
@@ -294,7 +303,7 @@ impl Pass<'_> {
                 self.sampling.push(chosen.as_secs_f64() * 1e6);
             }
         }
-        Ok(elapsed.as_secs_f64() * 1e6)
+        Ok(elapsed)
     }
 }
 

@@ -3,12 +3,12 @@
 
 use crate::error::Error;
 use crate::replay::rows::{Calls, spelled};
+use crate::stopwatch::Stopwatch;
 use model::{Cache, Engine, Keep};
 use ops::{Both, BoundCall, CallShape, DType, Kernel, Plain, Until, Where};
 use record::{Known, LogitsMode, Phase, ShapeRow, Tensor, Timing, Workload};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
 
 /// Contexts at which decode steps of a request are sampled, where the operator's cost depends on the context.
 const CONTEXTS: usize = 4;
@@ -63,6 +63,7 @@ pub fn shapes(
         let mut cache = seeded(engine, study, stretch)?;
         let tokens = &study.tokens[stretch.offset..stretch.offset + stretch.rows];
         let mut places = places(engine, &mut cache, tokens, stretch, study.kernels)?;
+        let watch = Stopwatch::new(engine)?;
         for round in 0..rounds {
             progress(index * rounds + round, total, stretch.phase.name());
             let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
@@ -75,9 +76,12 @@ pub fn shapes(
                         continue;
                     }
                     let calls = place.calls;
-                    let start = Instant::now();
-                    step.run(&Both(&Until(&cancelled), &Where(|call: &BoundCall| calls.has(call))))?;
-                    let elapsed = start.elapsed().as_secs_f64() * 1e6;
+                    let run = || step.run(&Both(&Until(&cancelled), &Where(|call: &BoundCall| calls.has(call))));
+                    let elapsed = watch.time(run);
+                    if cancelled.load(Relaxed) {
+                        break;
+                    }
+                    let elapsed = elapsed?;
                     if round >= study.warmup {
                         place.samples[kernel].push(elapsed);
                     }

@@ -39,7 +39,8 @@ pub struct Replay {
     pub sampling: Known<Timing>,
     /// Sum of the medians of the groups and of sampling: what the shares are of. Not the time of a real pass.
     pub replay_total_us: Reading,
-    /// Starting the workers and walking the program without running a call; every group's samples contain it once.
+    /// Starting the workers and walking the program without running a call; every group's samples contain it once. Unavailable on a
+    /// GPU, whose samples are its own time and contain none.
     pub dispatch_floor: Known<Timing>,
     /// The same pass with all its calls.
     pub whole_pass: Known<Timing>,

@@ -55,6 +55,58 @@ fn sentences_of_a_gpu_are_about_kernels_and_their_tests_run_there() {
     assert!(of_cpu.iter().any(|words| words.contains("starts the workers")), "{of_cpu:?}");
 }
 
+/// A GPU's replay times kernels by the GPU's own clock. Its pauses are a row of their own, of the request without a profiler; those of the
+/// recorded request are none.
+#[test]
+fn a_gpus_pauses_are_those_of_a_request_that_nobody_recorded() {
+    let mut views = on_gpu();
+    for seen in [&mut views.prefill, &mut views.decode].into_iter().flatten() {
+        for case in &mut seen.record.cases {
+            case.replay.dispatch_floor = Known::unavailable("the GPU times its calls itself", "the timeline");
+        }
+    }
+    let without = ranked(&views);
+    let median = |slot: &str| {
+        let replay = &views.decode.as_ref().unwrap().record.cases[0].replay;
+        let own = replay.operators.known().unwrap().iter().find(|row| row.slot == slot).unwrap();
+        own.row.timing.median.value().unwrap()
+    };
+    let row = named(&without, Phase::Decode, "q_proj: linear");
+    let passes = row.multiplicity.passes as f64;
+    let drift = without.phases.iter().find(|phase| phase.phase == Phase::Decode).unwrap().drift.value().unwrap_or(1.0);
+    assert!((seconds(&row.measured) - median("q_proj") * passes * drift * 1e-6).abs() < 1e-9, "nothing is taken off");
+
+    let mut traced = timeline(0, 400_000_000);
+    traced.device = Known::Is(record::timeline::DeviceTrace {
+        profiler: "a profiler".into(),
+        launched: 9,
+        recorded: 9,
+        in_graphs: 9,
+        dropped: 0,
+        outside_dispatch: 0,
+        unserved_calls: 0,
+        overlapped_ns: 0,
+        gaps_in_graph_ns: 0,
+        pauses: Known::Is(record::timeline::DevicePauses {
+            step: Reading::measured(0.01, Unit::Seconds, 9),
+            idle_share: Reading::measured(0.02, Unit::Share, 9),
+        }),
+        clock_error_ns: 1,
+        clock_drift_ns: 0,
+        peak_allocation: Reading::measured(1e9, Unit::Bytes, 1),
+    });
+    traced.close();
+    views.timeline = Some(seen("timeline.json", traced));
+    let with = ranked(&views);
+    let decode = with.phases.iter().find(|phase| phase.phase == Phase::Decode).unwrap();
+    let pauses = named(&with, Phase::Decode, "pauses of the GPU");
+    assert!((seconds(&pauses.measured) - 0.02 * seconds(&decode.clocked)).abs() < 1e-9);
+    assert!((seconds(&decode.dispatch) - seconds(&pauses.measured)).abs() < 1e-12);
+    let taken =
+        |ranking: &find::Ranking| ranking.candidates.iter().filter(|row| row.kind == CandidateKind::Machine).count();
+    assert_eq!(taken(&with), 0, "the recorded request's own stretches are its profiler's too");
+}
+
 /// A kernel that only a GPU has is compared on one.
 #[test]
 fn what_to_try_on_a_gpu_is_tried_there() {

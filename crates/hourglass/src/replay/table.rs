@@ -130,6 +130,15 @@ pub(crate) fn foot(record: &ReplayRecord) -> String {
         ] {
             text += &paragraph("", rule, "  ");
         }
+        if record
+            .cases
+            .iter()
+            .any(|case| case.replay.coverage.is_complete() && case.replay.dispatch_floor.known().is_none())
+        {
+            let what =
+                "between marks around a row's graph, which waited in the stream: nothing of the host is in a row.";
+            text += &paragraph("Times are the GPU's own, ", what, "  ");
+        }
         for request in &record.requests {
             let parts =
                 [("whole request", &request.whole_request), ("prefill", &request.prefill), ("decode", &request.decode)];
@@ -328,8 +337,12 @@ fn totals(text: &mut String, replay: &Replay) {
         *text += &paragraph("  The workers were on a processor ", &busy, "    ");
     }
     if replay.unexplained_share().is_some_and(|share| share.abs() > UNEXPLAINED) {
-        let why = "more than 5 %: either the machine was not steady (look at the samples' spread), or calls get each other's \
-                   data from caches in a way that timing them apart does not show.";
+        let why = if replay.dispatch_floor.known().is_some() {
+            "more than 5 %: either the machine was not steady (look at the samples' spread), or calls get each other's \
+             data from caches in a way that timing them apart does not show."
+        } else {
+            "more than 5 %: on a GPU a kernel begins while the one before it runs, and a pass overlaps others than a row does."
+        };
         *text += &paragraph("  Unexplained is ", why, "    ");
     }
 }

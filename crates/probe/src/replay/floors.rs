@@ -3,24 +3,24 @@
 
 use crate::replay::rows::Row;
 use ops::{Feature, Features};
-use record::{Ceilings, Floor, InstructionPath, Known, Reading, Roof};
+use record::{Ceilings, Floor, InstructionPath, Known, Reading, Roof, Unit};
 
 /// Fills in the floors of operators and of the groups that they belong to, from their medians.
 ///
-/// `dispatch_floor` is the replay's own: the quickest walk that ran no call. A GPU starts nothing for no call: there it is the start of
-/// a graph.
+/// `start` is the replay's own: the quickest walk that ran no call. A GPU's times hold none, so there is nothing of it in their floors.
 pub(crate) fn fill(
     groups: &mut [Row],
     operators: &mut [Row],
     ceilings: &Ceilings,
     threads: u64,
-    dispatch_floor: &Reading,
+    start: Option<&Reading>,
 ) {
     // Every byte that a pass reads cold comes up again one pass later: the footprint is the pass's.
     let footprint = groups.iter().map(|row| row.work.cold_bytes).sum();
     let device = ceilings.is_of_device();
     let threads = if device { 1 } else { threads };
-    let dispatch_floor = if device { &ceilings.dispatch(1) } else { dispatch_floor };
+    let none = Reading::measured(0.0, Unit::Microseconds, 1);
+    let start = start.unwrap_or(&none);
     let roof = |row: &Row| {
         let (peak, instruction_path) = if device {
             let tensor = InstructionPath::TensorBf16;
@@ -33,7 +33,7 @@ pub(crate) fn fill(
             warm: ceilings.bandwidth(threads, row.warm_footprint),
             peak,
             barrier: ceilings.barrier(threads),
-            dispatch: dispatch_floor.clone(),
+            dispatch: start.clone(),
             instruction_path,
         }
     };
@@ -81,7 +81,6 @@ fn peak(rate: impl Fn(InstructionPath) -> Reading, features: Features, products:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use record::Unit;
 
     fn rates(path: InstructionPath) -> Reading {
         let rate = match path {

@@ -8,6 +8,9 @@
 //! (the timeline's where there is no replay), set-up the clock's remainder, and idle rows are stretches of the timeline in
 //! which no worker computed, for causes that none of the others holds. What the timeline says is taken as a part of its
 //! window and of the clocked request alike.
+//!
+//! A GPU's replayed times hold no start of a pass. What it pauses for in a step is the timeline's, of a request without its
+//! profiler; pauses of the recorded request are the profiler's as much as the program's, and in no row.
 
 use crate::capture::reduced::kernels::KernelRow;
 use crate::evidence::EvidenceRef;
@@ -144,7 +147,7 @@ pub(super) fn rows(views: &Views, checkpoint: &str, request: &RequestSummary) ->
             let own = phase_rows(case, &seen.record, passes(views, phase), drift, &seen.evidence);
             let sum = |kind| own.iter().filter(|row| row.kind == kind).map(|row| row.measured).sum::<f64>();
             parts.operators = Some(sum(CandidateKind::Operator));
-            parts.dispatch = Some(sum(CandidateKind::Dispatch));
+            parts.dispatch = case.replay.dispatch_floor.known().map(|_| sum(CandidateKind::Dispatch));
             parts.sampling = Some(sum(CandidateKind::Sampling));
             rows.extend(own);
         }
@@ -163,6 +166,10 @@ pub(super) fn rows(views: &Views, checkpoint: &str, request: &RequestSummary) ->
         let scale = scale(timeline, request);
         let waits = move_waits(&mut rows, timeline, scale);
         rows.extend(waits);
+        let decode = phases.iter_mut().find(|parts| parts.phase == Phase::Decode && parts.dispatch.is_none());
+        if let Some(row) = decode.and_then(|decode| pauses(timeline, decode, passes(views, Phase::Decode))) {
+            rows.push(row);
+        }
         rows.extend(idle_rows(timeline, &phases, scale));
     }
     (rows, phases)
@@ -334,6 +341,10 @@ fn captured(rows: &mut [Row], views: &Views) {
 fn dispatch_floors(rows: &mut [Row], views: &Views, ceilings: &Seen<crate::ceilings::Ceilings>) {
     let arm = views.clock.as_ref().and_then(|seen| seen.record.arms.first());
     let Some(conditions) = arm.and_then(|arm| arm.conditions.known()) else { return };
+    // A GPU's pauses hold no start of a pass that was put ahead.
+    if ceilings.record.is_of_device() {
+        return;
+    }
     let Some(us) = ceilings.record.dispatch(conditions.threads).value() else { return };
     for row in rows.iter_mut().filter(|row| row.kind == CandidateKind::Dispatch) {
         let least = us * 1e-6 * row.multiplicity.passes as f64;
@@ -366,13 +377,24 @@ fn move_waits(rows: &mut [Row], timeline: &Seen<TimelineRecord>, scale: f64) -> 
         .then(|| Row::plain(CandidateKind::Waits, "waits at barriers", Phase::Request, 1, moved, &timeline.evidence))
 }
 
+/// What a GPU pauses for in the steps of the clocked request.
+fn pauses(timeline: &Seen<TimelineRecord>, decode: &mut PhaseParts, passes: u64) -> Option<Row> {
+    let pauses = timeline.record.device.known()?.pauses.known()?;
+    let seconds = pauses.idle_share.value()? * decode.clocked?;
+    decode.dispatch = Some(seconds);
+    let name = "pauses of the GPU";
+    Some(Row::plain(CandidateKind::Dispatch, name, Phase::Decode, passes, seconds, &timeline.evidence))
+}
+
 /// Stretches in which no worker computed. Causes that other rows hold already are left out.
 fn idle_rows(timeline: &Seen<TimelineRecord>, phases: &[PhaseParts], scale: f64) -> Vec<Row> {
     let no_sampling = phases.iter().all(|parts| parts.sampling.is_none());
     let no_dispatch = phases.iter().all(|parts| parts.dispatch.is_none());
+    let on_gpu = timeline.record.device.known().is_some();
     let causes = &timeline.record.summary.device.idle_by_cause;
     let rows = causes.iter().filter_map(|time| {
         let (kind, name) = match time.cause {
+            cause if on_gpu && cause != Cause::Tokenising => return None,
             Cause::Steal => (CandidateKind::Machine, "steal by the hypervisor"),
             Cause::Descheduled => (CandidateKind::Machine, "processors taken by others"),
             Cause::PageFault => (CandidateKind::Idle, "page faults"),

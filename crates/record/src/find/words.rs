@@ -4,10 +4,11 @@
 use crate::find::candidate::{Candidate, CandidateKind, Experiment};
 use crate::find::ranking::Ranking;
 use crate::find::request::{RequestSummary, delayed_steps};
-use crate::find::rows::{Row, whole_request};
+use crate::find::rows::{Row, case, whole_request};
 use crate::find::rungs::RungOffer;
 use crate::find::views::Views;
 use crate::known::Known;
+use crate::replay::GroupRow;
 use crate::replay::floor::Limit;
 use crate::workload::{Phase, Workload};
 use std::collections::BTreeMap;
@@ -87,16 +88,13 @@ pub(super) fn mechanism(subject: &Subject<'_>, row: &Row) -> String {
     match row.kind {
         CandidateKind::Operator => operator(row, on_gpu),
         CandidateKind::Dispatch if on_gpu => {
-            format!("each of {passes} passes is put into the GPU's queue, and the host waits until it knows of its end")
+            format!("no kernel ran for so much of {passes} steps, in a request without the profiler")
         }
         CandidateKind::Sampling if on_gpu => {
             format!("after each of {passes} passes a token is chosen, and the GPU waits for the next pass")
         }
         CandidateKind::Tokenising if on_gpu => {
             "one thread turns text into tokens and back while no kernel runs".to_owned()
-        }
-        CandidateKind::Idle if on_gpu && row.name != "page faults" => {
-            "no kernel ran and no recorded cause covers the time".to_owned()
         }
         CandidateKind::Waits => {
             "workers that have done their share of a call wait at its barrier for the slowest one".to_owned()
@@ -126,6 +124,16 @@ pub(super) fn mechanism(subject: &Subject<'_>, row: &Row) -> String {
             "the processors were taken away; a quieter machine gives the time back, a kernel does not".to_owned()
         }
     }
+}
+
+/// Seconds of the request's decode that the replay's groups take more than its operators, if they do.
+fn turned(subject: &Subject<'_>, ranking: &Ranking) -> Option<f64> {
+    let replay = &case(&subject.views.decode, subject.checkpoint, Phase::Decode)?.replay;
+    let sum = |rows: &mut dyn Iterator<Item = &GroupRow>| rows.filter_map(|row| row.timing.median.value()).sum::<f64>();
+    let operators = sum(&mut replay.operators.known()?.iter().map(|operator| &operator.row));
+    let more = (sum(&mut replay.groups.iter()) - operators) / operators;
+    let decode = ranking.phases.iter().find(|phase| phase.phase == Phase::Decode)?;
+    Some(more * decode.operators.value()?).filter(|seconds| *seconds > 0.0)
 }
 
 fn operator(row: &Row, on_gpu: bool) -> String {
@@ -319,14 +327,28 @@ pub(super) fn doubts(subject: &Subject<'_>, ranking: &Ranking, request: &Request
                     ms(part)
                 )
             });
-            format!("{} of the request ({}) are in no row.{delayed}", ms(unexplained), percent(unexplained / whole))
-        } else {
+            let turned = if views.on_gpu() { turned(subject, ranking) } else { None };
+            let turned = turned.map_or_else(String::new, |seconds| {
+                format!(
+                    " A GPU runs calls of one kind behind each other faster than in turn with others: replayed by groups, decode takes \
+                     {} more than by operators, which the rows are.",
+                    ms(seconds)
+                )
+            });
             format!(
-                "the replayed rows sum to {} more than the request takes ({}): calls timed alone lack what the call before \
-                 leaves in the caches, or the machine was busier while they were replayed.",
-                ms(-unexplained),
-                percent(-unexplained / whole)
+                "{} of the request ({}) are in no row.{delayed}{turned}",
+                ms(unexplained),
+                percent(unexplained / whole)
             )
+        } else {
+            let why = if views.on_gpu() {
+                "in a real pass a kernel's weights are on their way while the one before it, of another row, still runs"
+            } else {
+                "calls timed alone lack what the call before leaves in the caches, or the machine was busier while they were \
+                 replayed"
+            };
+            let (more, part) = (ms(-unexplained), percent(-unexplained / whole));
+            format!("the replayed rows sum to {more} more than the request takes ({part}): {why}.")
         });
     }
     let taken = rows.iter().filter(|row| row.kind == CandidateKind::Machine).map(|row| row.measured).sum::<f64>();
