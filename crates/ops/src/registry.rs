@@ -67,7 +67,12 @@ impl Registry {
         };
         let (offered, extra) = match self.device {
             None => (of(&self.offered_kernels), of(&self.extra_kernels)),
-            Some(kernels) => (Vec::new(), of(kernels)),
+            // Of others only a device's own can be preferred: it runs no others.
+            Some(kernels) => {
+                let own = |extra: &&'static Kernel| kernels.iter().any(|kernel| std::ptr::eq(*kernel, *extra));
+                let extra = of(&self.extra_kernels).into_iter().filter(own);
+                (Vec::new(), of(kernels).into_iter().chain(extra).collect())
+            }
         };
         let replaced = self.device.is_some() || (self.only && !extra.is_empty());
         let own = if replaced { &[][..] } else { operator.kernels() };
@@ -160,6 +165,24 @@ mod tests {
             assert!(refused.starts_with(&format!("checkpoint '{}' stands beside", checkpoint.name)), "{refused}");
             assert!(refused.ends_with(&format!("take '{}'", device.newest().name)), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_device_prefers_its_own_kernels_and_no_others() {
+        const fn kernel(name: &'static str, isa: &'static str) -> Kernel {
+            crate::kernel! {
+                operator: "rope", name: name, isa: isa, features: &[], nmse: 0.0, because: "a test", run: |_| {},
+            }
+        }
+        static OLD: Kernel = kernel("rows", "old");
+        static NEW: Kernel = kernel("rows", "new");
+        static OTHER: Kernel = kernel("rows", "portable");
+        static OWN: [&Kernel; 2] = [&OLD, &NEW];
+        let device = Registry::standard().on_device(&OWN);
+        let last = |registry: &Registry| registry.kernels(&operators::ROPE).last().unwrap().isa;
+        assert_eq!(last(&device), "new");
+        assert_eq!(last(&device.preferring(&OLD)), "old");
+        assert_eq!(last(&device.preferring(&OTHER)), "new", "a device cannot run it");
     }
 
     #[test]
