@@ -40,8 +40,8 @@ pub enum OpenError {
     Gpu(#[from] io::Error),
 }
 
-/// Times that a run whose calls are timed is put into the stream: the first is no graph, the second captures one, and others come too
-/// late only if the host was taken from its processor.
+/// Times that a run whose calls are timed is put into the stream, which is held up longer each time: the first is no graph, the second
+/// captures one, and others come too late if the host was taken from its processor, or if a driver takes long for many kernels.
 const TRIES: usize = 8;
 
 /// An open GPU with its kernels loaded.
@@ -156,8 +156,8 @@ impl Gpu {
     }
 
     fn timing(&self, running: &Running, held: bool) -> io::Result<Timing> {
-        let queue = &running.queue;
-        let bench = Bench { driver: &self.driver, queue, hopper: self.hopper, cache_bytes: self.cache_bytes };
+        let (hopper, cache_bytes) = (self.hopper, self.cache_bytes);
+        let bench = Bench { driver: &self.driver, queue: &running.queue, hopper, cache_bytes };
         Timing::new(&self.driver, &bench, running.step_there, held)
     }
 
@@ -254,8 +254,8 @@ impl Gpu {
     fn put_asked(&self, running: &Running, run: &Run<'_>, turn: u32) -> io::Result<Put> {
         let Some(timing) = running.calls_timed() else { return self.put(running, run, turn) };
         let run = Run { key: Key { fed: Fed::Device, ..run.key }, ..*run };
-        for _ in 0..TRIES {
-            timing.hold()?;
+        for once_more in 0..TRIES {
+            (0..=once_more).try_for_each(|_| timing.hold())?;
             running.step_in(run.key.step_bytes, run.one_row());
             running.queue.finish()?;
             let put = self.put(running, &run, turn)?;
@@ -268,8 +268,8 @@ impl Gpu {
             }
         }
         Err(io::Error::other(format!(
-            "the GPU had nothing to do before a pass was put into its stream, {TRIES} times in turn: other processes take this one's \
-             processor; end them and try again"
+            "the GPU had nothing to do before a pass was in its stream, {TRIES} times in turn: end what takes this process's processor and \
+             try again, or replay a later rung, of fewer kernels"
         )))
     }
 
@@ -411,6 +411,7 @@ impl Device for Gpu {
     fn run(&self, bound: &Bound, step: &Step<'_>, wants: &dyn Fn(&BoundCall) -> bool, ahead: bool) -> io::Result<()> {
         let mut running = self.lock()?;
         running.found = None;
+        running.recording.asked();
         // Digest of the wanted calls (FNV-1a, a call at a time).
         let (mut calls, mut wanted) = (0xcbf2_9ce4_8422_2325u64, 0);
         for (index, call) in bound.calls().iter().enumerate() {
@@ -544,7 +545,9 @@ impl Device for Gpu {
             Record::Launches => {
                 let profiler = cupti()?;
                 profiler.on()?;
-                running.recording = Recorder::On { start: profiler.begin()?, runs: Vec::new() };
+                // Nobody would switch off what is not noted as on.
+                let start = profiler.begin().inspect_err(|_| drop(profiler.off()))?;
+                running.recording = Recorder::On { start, runs: Vec::new() };
             }
             Record::Graphs => running.recording = Recorder::Timing(self.timing(&running, false)?),
             Record::Calls => running.recording = Recorder::Timing(self.timing(&running, true)?),

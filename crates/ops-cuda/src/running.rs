@@ -67,6 +67,15 @@ pub(crate) enum Recorder {
     Timed(Timing),
 }
 
+impl Recorder {
+    /// Another run is asked for.
+    pub(crate) fn asked(&mut self) {
+        if let Recorder::Timing(timing) = self {
+            timing.asked();
+        }
+    }
+}
+
 // SAFETY: the driver's handles may be used by any thread that entered the context, which every method of `Gpu` does; it is used under
 // its lock alone.
 unsafe impl Send for Running {}

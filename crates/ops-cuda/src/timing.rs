@@ -26,42 +26,54 @@ pub(crate) struct Timing {
     late: Cell<bool>,
     /// Of each run that ran a program; `None` where it was no graph.
     graphs: Vec<Option<u64>>,
+    /// Of the run that was asked for last, if it ran a graph to its end.
+    last: Option<u64>,
 }
 
 impl Timing {
     /// Measures what is subtracted; `held`: graphs will wait in the stream. The address `data` is given to kernels that do nothing.
     pub(crate) fn new(driver: &Arc<Driver>, bench: &Bench<'_>, data: u64, held: bool) -> io::Result<Timing> {
-        let stream = bench.queue.stream;
-        let event = || driver.event();
-        let marks = [[event()?, event()?], [event()?, event()?]];
-        let (one, long) = (bench.chain(data, 1)?, bench.chain(data, LONG)?);
+        // Whatever fails from here on, what was made before it is given back.
         let mut timing = Timing {
             driver: Arc::clone(driver),
-            stream,
-            marks,
+            stream: bench.queue.stream,
+            marks: [[std::ptr::null_mut(); 2]; 2],
             around_ns: [0; 2],
-            hold: Some(long),
+            hold: None,
             late: Cell::new(false),
             graphs: Vec::new(),
+            last: None,
         };
-        let mut least_ns = [u64::MAX; 3];
-        for round in 0..ROUNDS * least_ns.len() {
-            let what = round % least_ns.len();
-            if what == 1 {
-                timing.hold()?;
-            }
-            timing.replay(if what == 2 { long } else { one }, 0)?;
-            least_ns[what] = least_ns[what].min(timing.between(0)?);
+        for mark in timing.marks.iter_mut().flatten() {
+            *mark = driver.event()?;
         }
-        driver.wait(stream)?;
+        let long = *timing.hold.insert(bench.chain(data, LONG)?);
+        let one = bench.chain(data, 1)?;
+        let least_ns = timing.least_ns(one, long);
         driver.drop_graph(one);
-        let [waited_for, waits, all] = least_ns;
+        let [waited_for, waits, all] = least_ns?;
         let launch_ns = all.saturating_sub(waited_for) / u64::from(LONG - 1);
         timing.around_ns = [waited_for, waits].map(|around| around.saturating_sub(launch_ns));
         if !held {
             timing.drop_hold();
         }
         Ok(timing)
+    }
+
+    /// What lies at least between the marks around a graph of one kernel that the stream waits for, around one that waits in it, and
+    /// around the long one.
+    fn least_ns(&self, one: GraphExec, long: GraphExec) -> io::Result<[u64; 3]> {
+        let mut least_ns = [u64::MAX; 3];
+        for round in 0..ROUNDS * least_ns.len() {
+            let what = round % least_ns.len();
+            if what == 1 {
+                self.hold()?;
+            }
+            self.replay(if what == 2 { long } else { one }, 0)?;
+            least_ns[what] = least_ns[what].min(self.between(0)?);
+        }
+        self.driver.wait(self.stream)?;
+        Ok(least_ns)
     }
 
     /// Whether every graph is to wait in the stream.
@@ -79,13 +91,20 @@ impl Timing {
         let [start, end] = self.marks[turn as usize];
         self.driver.mark(start, self.stream)?;
         self.driver.replay(graph, self.stream)?;
+        self.driver.mark(end, self.stream)?;
+        // Asked last: a mark behind a short graph that has ended would be as late as the host is.
         self.late.set(self.holds() && self.driver.passed(start)?);
-        self.driver.mark(end, self.stream)
+        Ok(())
     }
 
-    /// Whether the last graph was there before the stream came to it.
+    /// Whether the last graph and the mark behind it were there before the stream came to them.
     pub(crate) fn in_time(&self) -> bool {
         !self.late.get()
+    }
+
+    /// Another run is asked for: what is known of the one before is not of this one.
+    pub(crate) fn asked(&mut self) {
+        self.last = None;
     }
 
     /// Notes a run; `graph`: that it was one, and whether it waited in the stream.
@@ -95,12 +114,13 @@ impl Timing {
             None => None,
         };
         self.graphs.push(ns);
+        self.last = ns;
         Ok(())
     }
 
-    /// Of the last run.
+    /// Of the run that was asked for last; `None` where it ran nothing, no graph, or into an error.
     pub(crate) fn last(&self) -> Option<u64> {
-        self.graphs.last().copied().flatten()
+        self.last
     }
 
     /// Of every run.
@@ -123,6 +143,6 @@ impl Timing {
 impl Drop for Timing {
     fn drop(&mut self) {
         self.drop_hold();
-        self.marks.iter().flatten().for_each(|mark| self.driver.drop_event(*mark));
+        self.marks.iter().flatten().filter(|mark| !mark.is_null()).for_each(|mark| self.driver.drop_event(*mark));
     }
 }

@@ -27,13 +27,13 @@ impl Stopwatch {
     /// Microseconds of `run`, which runs one step at least partly.
     ///
     /// # Errors
-    /// What `run` returns; a device that did not time it.
+    /// What `run` returns; a device that did not time it, as where no call was wanted.
     pub(crate) fn time(&self, run: impl FnOnce() -> model::Result<()>) -> Result<f64, Error> {
         let start = Instant::now();
         run()?;
         let elapsed = start.elapsed();
         let Some(device) = &self.device else { return Ok(elapsed.as_secs_f64() * 1e6) };
-        let untimed = || of_device(device, std::io::Error::other("it did not time a run"));
+        let untimed = || of_device(device, std::io::Error::other("it did not time a run: of the pass it ran nothing"));
         Ok(device.calls_ns().ok_or_else(untimed)? as f64 / 1e3)
     }
 }

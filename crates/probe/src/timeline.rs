@@ -128,6 +128,7 @@ fn cost<O: Observer>(
     let cancelled = Arc::clone(&engine.options().cancelled);
     let until = Until(&cancelled);
     let device = engine.options().device.clone();
+    let mut switch = overhead::Switch::default();
     while samples.len() < wanted {
         if samples.len().is_multiple_of(per_round) {
             round(samples.len() / per_round);
@@ -135,35 +136,31 @@ fn cost<O: Observer>(
         let traced = Traced::new(plan.workers(), plan.calls());
         let mut notes = Notes::new(plan, request);
         let mut refused = None;
-        let (mut recording, mut settling) = (false, false);
         let tools = Tools::start(request)?;
         tools.switch(false);
         let plain = Both(beside, &until);
         let mut next = |wall_ns: Option<u64>| {
             // Whatever it does is between two units, outside their clocks.
-            if let Some(wall_ns) = wall_ns.filter(|_| !settling) {
+            let counts = switch.counts(wall_ns.is_some());
+            if let Some(wall_ns) = wall_ns.filter(|_| counts) {
                 let traced = overhead::traced(samples.len());
                 samples.push(OverheadSample { traced, wall_s: wall_ns as f64 / 1e9 });
             }
             let with = overhead::traced(samples.len());
             let goes_on = samples.len() < wanted;
             tools.switch(with && goes_on);
-            settling = false;
-            if let Some(device) = device.as_ref().filter(|_| recording != (with && goes_on)) {
-                recording = with && goes_on;
-                refused = record(device, if recording { Record::Launches } else { Record::Nothing }).err();
-                // The unit behind a switch makes its profiler's buffers and takes its graph apart: it is no sample.
-                settling = true;
+            if let Some(device) = &device
+                && switch.turns(with && goes_on)
+            {
+                refused = record(device, if with && goes_on { Record::Launches } else { Record::Nothing }).err();
             }
             (goes_on && refused.is_none()).then_some(with)
         };
         let observers = (&plain, &Both(beside, &Both(&until, &traced)));
         let ran = request::alternate(engine, request, main, observers, &mut notes, &mut next);
         tools.stop();
-        ran?;
-        if let Some(error) = refused {
-            return Err(error);
-        }
+        let ran = ran.and(refused.map_or(Ok(()), Err));
+        ran.inspect_err(|_| device.iter().for_each(|device| drop(record(device, Record::Nothing))))?;
     }
     Ok(overhead::estimate(of, samples))
 }
@@ -293,12 +290,13 @@ fn acquire<O: Observer>(
     if let Some(device) = &device {
         record(device, Record::Launches)?;
         // What the profiler makes when it meets kernels and graphs for the first time belongs to no request.
-        let warm = untraced(engine, request, main, beside);
+        let warm = untraced(engine, request, main, beside).and_then(|_| record(device, Record::Launches));
         warm.inspect_err(|_| drop(record(device, Record::Nothing)))?;
-        record(device, Record::Launches)?;
         device.reset_peak();
     }
-    let tools = Tools::start(request)?;
+    let tools = Tools::start(request).inspect_err(|_| {
+        device.iter().for_each(|device| drop(record(device, Record::Nothing)));
+    })?;
     let own = ops::memory::current_bytes().saturating_sub(before);
     tools.switch(true);
     ops::memory::reset_peak();

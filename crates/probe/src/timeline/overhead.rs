@@ -22,6 +22,31 @@ pub(super) fn traced(sample: usize) -> bool {
     !sample.count_ones().is_multiple_of(2)
 }
 
+/// A device's recording, which is switched between units, of one request or of several. The unit behind a switch makes its profiler's
+/// buffers and takes its graph apart: it is no sample.
+#[derive(Default)]
+pub(super) struct Switch {
+    on: bool,
+    settling: bool,
+}
+
+impl Switch {
+    /// Whether the unit that has just ended, if one has, is a sample.
+    pub(super) fn counts(&mut self, ended: bool) -> bool {
+        let counts = ended && !self.settling;
+        self.settling &= !ended;
+        counts
+    }
+
+    /// Whether recording must be switched to be `on`; it is taken to be from then on.
+    pub(super) fn turns(&mut self, on: bool) -> bool {
+        let turns = self.on != on;
+        self.on = on;
+        self.settling |= turns;
+        turns
+    }
+}
+
 /// From samples in the order of [`traced`], which is what their flags say too; whole blocks count.
 pub(super) fn estimate(of: OverheadUnit, samples: Vec<OverheadSample>) -> Known<TracingOverhead> {
     let pair = |block: &[OverheadSample]| {
@@ -92,5 +117,34 @@ mod tests {
         assert!(estimate(OverheadUnit::Prefill, Vec::new()).known().is_none());
         let one = OverheadSample { traced: false, wall_s: 1.0 };
         assert!(estimate(OverheadUnit::Prefill, vec![one]).known().is_none());
+    }
+
+    /// A request of prefill alone has one unit: what is switched at its end is settled in the next request, and counts in the one after.
+    #[test]
+    fn samples_come_to_an_end_however_few_units_a_request_has() {
+        for units in [1, 3, 8] {
+            let mut switch = Switch::default();
+            let (mut samples, mut on, mut requests) = (Vec::new(), false, 0);
+            // Units since it was switched; it has been off for long.
+            let mut since = 9;
+            while samples.len() < 2 * BLOCK {
+                requests += 1;
+                assert!(requests < 100, "{units} units: {samples:?}");
+                for ended in 0..=units {
+                    since += usize::from(ended > 0);
+                    if switch.counts(ended > 0) {
+                        assert!(since > 1, "the unit behind a switch is none: {samples:?}");
+                        samples.push(on);
+                    }
+                    let with = traced(samples.len());
+                    assert_eq!(switch.turns(with), on != with);
+                    if on != with {
+                        (on, since) = (with, 0);
+                    }
+                }
+            }
+            let wanted: Vec<bool> = (0..samples.len()).map(traced).collect();
+            assert_eq!(samples, wanted);
+        }
     }
 }
