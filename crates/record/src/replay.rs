@@ -95,7 +95,7 @@ pub struct OperatorRow {
     /// Its shapes, each once: `(1, 1024) bf16, weight (2048, 1024) W4 g128 -> (1, 2048) bf16`.
     pub shapes: Vec<String>,
     /// Its share is of `replay_total_us`. Operators timed alone contain the dispatch floor once each, so that their sum is
-    /// larger than the groups'.
+    /// larger than the groups'; a GPU's contain none, and may sum to less.
     pub row: GroupRow,
 }
 
@@ -195,6 +195,16 @@ impl Replay {
             processor_share: Known::unavailable(reason, how),
             round_order: Vec::new(),
         }
+    }
+
+    /// Whether its rows are a device's own time, which nothing of the host is in.
+    pub fn is_by_device(&self) -> bool {
+        self.coverage.is_complete() && self.dispatch_floor.known().is_none()
+    }
+
+    /// Whose clock its rows are by.
+    pub(crate) fn clock(&self) -> &'static str {
+        if self.is_by_device() { "the GPU's own" } else { "the host's" }
     }
 
     /// Fills in the total, the shares, each group's rates and the unexplained part from the rows' medians.

@@ -11,7 +11,7 @@ use record::compare::{
     Asked, Collection, CompareError, ComparisonRecord, DeltaMethod, DifferenceKind, Outcome, SideError, compare,
 };
 use record::gate::{Answer, Namespace, Rule};
-use record::{Known, ReplayRecord, read};
+use record::{Known, ReplayRecord, Timing, read};
 
 const GROUPS: [&str; 3] = ["projections", "attention", "cache update"];
 const NEW: [&str; 2] = ["matvec/avx2", "matvec-vnni/avx512"];
@@ -240,6 +240,22 @@ fn other_conditions_leave_everything_open() {
     assert!(record.outcome.sentence.contains("threads was 2 before and 4 after"), "{}", record.outcome.sentence);
     let kinds: Vec<_> = record.different.iter().map(|different| (different.what.as_str(), different.kind)).collect();
     assert_eq!(kinds, [("checkpoint", DifferenceKind::Intended), ("threads", DifferenceKind::Suspicious)]);
+}
+
+/// A GPU's replays of builds that timed them by the host hold the start of a pass in every row.
+#[test]
+fn replays_by_two_clocks_leave_everything_open() {
+    let mut replayed = replays(BEFORE, [9_000.0, 4_000.0, 500.0], NEW);
+    for case in &mut replayed.cases {
+        case.replay.dispatch_floor = Known::Is(Timing::new(vec![5.0; 4]).unwrap());
+    }
+    let outcome = |replayed: &ReplayRecord| compared(&of(&bench(8, 1.0, 0.76, 0.01, NEW), replayed), &asked()).outcome;
+    assert_ne!(outcome(&replayed).outcome, Outcome::Inconclusive, "{:#?}", outcome(&replayed));
+    replayed.cases[1].replay.dispatch_floor = Known::unavailable("the GPU times its calls itself", "the timeline");
+    let (found, words) =
+        (outcome(&replayed), "the clock of replayed rows was the host's before and the GPU's own after");
+    assert_eq!(found.outcome, Outcome::Inconclusive, "{found:#?}");
+    assert!(found.sentence.contains(words), "{}", found.sentence);
 }
 
 #[test]

@@ -31,6 +31,42 @@ fn on_gpu() -> Views {
     views
 }
 
+/// A traced request of a GPU that is idle for a fiftieth of its steps.
+fn traced() -> TimelineRecord {
+    let mut traced = timeline(0, 400_000_000);
+    traced.device = Known::Is(record::timeline::DeviceTrace {
+        profiler: "a profiler".into(),
+        launched: 9,
+        recorded: 9,
+        in_graphs: 9,
+        dropped: 0,
+        outside_dispatch: 0,
+        unserved_calls: 0,
+        overlapped_ns: 0,
+        gaps_in_graph_ns: 0,
+        pauses: Known::Is(record::timeline::DevicePauses {
+            step: Reading::measured(0.01, Unit::Seconds, 9),
+            idle_share: Reading::measured(0.02, Unit::Share, 9),
+        }),
+        clock_error_ns: 1,
+        clock_drift_ns: 0,
+        peak_allocation: Reading::measured(1e9, Unit::Bytes, 1),
+    });
+    traced.close();
+    traced
+}
+
+/// The same views with rows by the GPU's own clock.
+fn by_device() -> Views {
+    let mut views = on_gpu();
+    for seen in [&mut views.prefill, &mut views.decode].into_iter().flatten() {
+        for case in &mut seen.record.cases {
+            case.replay.dispatch_floor = Known::unavailable("the GPU times its calls itself", "the timeline");
+        }
+    }
+    views
+}
+
 #[test]
 fn sentences_of_a_gpu_are_about_kernels_and_their_tests_run_there() {
     let (gpu, cpu) = (ranked(&on_gpu()), ranked(&views()));
@@ -59,12 +95,7 @@ fn sentences_of_a_gpu_are_about_kernels_and_their_tests_run_there() {
 /// recorded request are none.
 #[test]
 fn a_gpus_pauses_are_those_of_a_request_that_nobody_recorded() {
-    let mut views = on_gpu();
-    for seen in [&mut views.prefill, &mut views.decode].into_iter().flatten() {
-        for case in &mut seen.record.cases {
-            case.replay.dispatch_floor = Known::unavailable("the GPU times its calls itself", "the timeline");
-        }
-    }
+    let mut views = by_device();
     let without = ranked(&views);
     let median = |slot: &str| {
         let replay = &views.decode.as_ref().unwrap().record.cases[0].replay;
@@ -76,35 +107,99 @@ fn a_gpus_pauses_are_those_of_a_request_that_nobody_recorded() {
     let drift = without.phases.iter().find(|phase| phase.phase == Phase::Decode).unwrap().drift.value().unwrap_or(1.0);
     assert!((seconds(&row.measured) - median("q_proj") * passes * drift * 1e-6).abs() < 1e-9, "nothing is taken off");
 
-    let mut traced = timeline(0, 400_000_000);
-    traced.device = Known::Is(record::timeline::DeviceTrace {
-        profiler: "a profiler".into(),
-        launched: 9,
-        recorded: 9,
-        in_graphs: 9,
-        dropped: 0,
-        outside_dispatch: 0,
-        unserved_calls: 0,
-        overlapped_ns: 0,
-        gaps_in_graph_ns: 0,
-        pauses: Known::Is(record::timeline::DevicePauses {
-            step: Reading::measured(0.01, Unit::Seconds, 9),
-            idle_share: Reading::measured(0.02, Unit::Share, 9),
-        }),
-        clock_error_ns: 1,
-        clock_drift_ns: 0,
-        peak_allocation: Reading::measured(1e9, Unit::Bytes, 1),
-    });
-    traced.close();
-    views.timeline = Some(seen("timeline.json", traced));
+    views.timeline = Some(seen("timeline.json", traced()));
     let with = ranked(&views);
     let decode = with.phases.iter().find(|phase| phase.phase == Phase::Decode).unwrap();
     let pauses = named(&with, Phase::Decode, "pauses of the GPU");
-    assert!((seconds(&pauses.measured) - 0.02 * seconds(&decode.clocked)).abs() < 1e-9);
+    let idle = 0.02 * seconds(&decode.clocked);
+    assert!(seconds(&decode.sampling) > 1e-4, "or the next line could not fail");
+    let both = seconds(&pauses.measured) + seconds(&decode.sampling);
+    assert!((both - idle).abs() < 1e-9, "choosing a token is in one row: {both} of {idle}");
     assert!((seconds(&decode.dispatch) - seconds(&pauses.measured)).abs() < 1e-12);
     let taken =
         |ranking: &find::Ranking| ranking.candidates.iter().filter(|row| row.kind == CandidateKind::Machine).count();
     assert_eq!(taken(&with), 0, "the recorded request's own stretches are its profiler's too");
+}
+
+/// A phase is what its parts are and what no view explains, whether or not a view has its pauses; a part that none has says why.
+#[test]
+fn a_phase_without_pauses_has_its_books_and_says_what_is_missing() {
+    let mut views = by_device();
+    views.timeline = Some(seen("timeline.json", traced()));
+    let ranking = ranked(&views);
+    for phase in &ranking.phases {
+        let known = seconds(&phase.operators) + phase.dispatch.value().unwrap_or(0.0) + seconds(&phase.sampling);
+        assert!((seconds(&phase.clocked) - known - seconds(&phase.unexplained)).abs() < 1e-9, "{phase:?}");
+        let missing = phase.dispatch.missing().map(|missing| missing.unavailable.as_str());
+        match phase.phase {
+            Phase::Decode => assert_eq!(missing, None),
+            _ => assert!(missing.is_some_and(|why| why.contains("no view says what it paused for")), "{missing:?}"),
+        }
+    }
+    views.prefill = None;
+    let prefill = ranked(&views).phases.into_iter().find(|phase| phase.phase == Phase::Prefill).unwrap();
+    for part in [&prefill.operators, &prefill.dispatch, &prefill.unexplained] {
+        assert_eq!(part.missing().unwrap().unavailable, "this phase was not replayed");
+    }
+}
+
+/// A replay has no pauses: only another trace can show other ones. A record whose replay the host timed has a start of each pass.
+#[test]
+fn what_is_said_of_pauses_is_of_the_view_that_has_them() {
+    let mut views = by_device();
+    views.timeline = Some(seen("timeline.json", traced()));
+    let own = ranked(&views);
+    let pauses = named(&own, Phase::Decode, "pauses of the GPU");
+    assert_eq!(pauses.falsify.command[1], "timeline", "{:?}", pauses.falsify);
+    assert!(pauses.mechanism.contains("no kernel ran"), "{}", pauses.mechanism);
+    let mut old = on_gpu();
+    old.timeline = Some(seen("timeline.json", timeline(0, 400_000_000)));
+    let old = ranked(&old);
+    let start = named(&old, Phase::Decode, "dispatch of a pass");
+    assert!(start.mechanism.contains("put into the GPU's queue"), "{}", start.mechanism);
+    assert_eq!(start.falsify.command[1], "replay");
+    assert!(old.candidates.iter().all(|row| row.name != "pauses of the GPU"), "it is in the other row already");
+    assert!(
+        old.candidates.iter().all(|row| !matches!(row.kind, CandidateKind::Idle | CandidateKind::Machine)),
+        "a trace without kernels shows the GPU idle while it computes"
+    );
+}
+
+/// Whoever takes the host's processors takes nothing from the GPU's own times.
+#[test]
+fn a_host_that_was_busy_is_no_doubt_of_a_gpus_own_times() {
+    let doubts = |mut views: Views| {
+        let replay = &mut views.decode.as_mut().unwrap().record.cases[0].replay;
+        replay.processor_share = Reading::measured(0.5, Unit::Share, 1);
+        ranked(&views).doubts.iter().any(|doubt| doubt.contains("replay had its processors"))
+    };
+    assert!(doubts(on_gpu()) && !doubts(by_device()));
+}
+
+/// Rows that miss a part of the request: what the groups take more is of it where the GPU timed both, and is a part worth a sentence.
+#[test]
+fn groups_that_take_more_than_operators_are_an_answer_to_what_is_missed() {
+    let said = |longer: f64, mut views: Views| {
+        let replay = &mut views.decode.as_mut().unwrap().record.cases[0].replay;
+        let Known::Is(operators) = &mut replay.operators else { panic!() };
+        for row in operators {
+            row.row.timing = Timing::new(samples(0.5 * row.row.timing.median.value().unwrap(), 0.0)).unwrap();
+        }
+        for row in &mut replay.groups {
+            row.timing = Timing::new(samples(0.5 * longer * row.timing.median.value().unwrap(), 0.0)).unwrap();
+        }
+        ranked(&views).doubts.into_iter().find(|doubt| doubt.contains(" of the request (")).unwrap()
+    };
+    assert!(said(1.2, by_device()).contains("than by operators"), "{}", said(1.2, by_device()));
+    assert!(!said(1.0001, by_device()).contains("than by operators"), "a thousandth explains nothing");
+    assert!(!said(1.2, on_gpu()).contains("than by operators"), "the host timed both");
+    let mut more = by_device();
+    let Known::Is(operators) = &mut more.decode.as_mut().unwrap().record.cases[0].replay.operators else { panic!() };
+    for row in operators {
+        row.row.timing = Timing::new(samples(2.0 * row.row.timing.median.value().unwrap(), 0.0)).unwrap();
+    }
+    let doubts = ranked(&more).doubts;
+    assert!(doubts.iter().any(|doubt| doubt.contains("more than the request takes") && doubt.contains("weights")));
 }
 
 /// A kernel that only a GPU has is compared on one.

@@ -209,6 +209,17 @@ fn a_comparison_says_what_each_group_saved() {
 }
 
 #[test]
+fn rows_by_two_clocks_are_said_to_be() {
+    let mut by_host = case("swiglu", 2.0);
+    by_host.replay.dispatch_floor = Known::Is(Timing::new(vec![5.0; 3]).unwrap());
+    let mut by_gpu = case("selected", 1.0);
+    by_gpu.replay.dispatch_floor = Known::unavailable("the GPU times its calls itself", "the timeline");
+    let of = |a: &ReplayCase, b: &ReplayCase| compare_replays(a, b).unwrap().different_conditions;
+    assert_eq!(of(&by_host, &by_gpu), ["clock of the rows (the host's, the GPU's own)"]);
+    assert!(of(&by_gpu, &by_gpu).is_empty());
+}
+
+#[test]
 fn a_group_of_one_side_is_missing_on_the_other_and_not_zero() {
     let mut after = case("selected", 1.0);
     after.replay.groups[1].group = "cache update".into();

@@ -130,11 +130,7 @@ pub(crate) fn foot(record: &ReplayRecord) -> String {
         ] {
             text += &paragraph("", rule, "  ");
         }
-        if record
-            .cases
-            .iter()
-            .any(|case| case.replay.coverage.is_complete() && case.replay.dispatch_floor.known().is_none())
-        {
+        if record.cases.iter().any(|case| case.replay.is_by_device()) {
             let what =
                 "between marks around a row's graph, which waited in the stream: nothing of the host is in a row.";
             text += &paragraph("Times are the GPU's own, ", what, "  ");
@@ -330,18 +326,20 @@ fn totals(text: &mut String, replay: &Replay) {
     if let Some(timing) = replay.dispatch_floor.known() {
         timed(text, "dispatch floor (in every row once)", timing);
     }
+    // A GPU's own times are as they are whoever has the processors.
     if let Some(share) = replay.processor_share.value()
         && share < BUSY
+        && !replay.is_by_device()
     {
         let busy = format!("{} of the time: other processes ran, and every time is too long.", percent(share));
         *text += &paragraph("  The workers were on a processor ", &busy, "    ");
     }
     if replay.unexplained_share().is_some_and(|share| share.abs() > UNEXPLAINED) {
-        let why = if replay.dispatch_floor.known().is_some() {
+        let why = if replay.is_by_device() {
+            "more than 5 %: on a GPU a kernel begins while the one before it runs, and a pass overlaps others than a row does."
+        } else {
             "more than 5 %: either the machine was not steady (look at the samples' spread), or calls get each other's \
              data from caches in a way that timing them apart does not show."
-        } else {
-            "more than 5 %: on a GPU a kernel begins while the one before it runs, and a pass overlaps others than a row does."
         };
         *text += &paragraph("  Unexplained is ", why, "    ");
     }

@@ -4,7 +4,7 @@
 use super::around::{TimelineView, machine};
 use super::captured::CaptureView;
 use super::delta::Delta;
-use super::differences::{WiringView, differences};
+use super::differences::{WiringView, clocks, differences};
 use super::outcome::{outcome, void};
 use super::replays::ReplayView;
 use super::request::RequestView;
@@ -77,7 +77,8 @@ pub fn compare(before: &Side<'_>, after: &Side<'_>, asked: &Asked<'_>) -> Result
     let request = requests.as_ref().map(|(a, b)| RequestView::of(a, b, names));
     let band = requests.as_ref().map_or(DEFAULT_BAND, |(a, _)| a.band());
     let pair = request.as_ref().zip(requests.as_ref().map(|(a, _)| a.workload));
-    let replays: Vec<ReplayView> = replays.iter().map(|(a, b)| ReplayView::of(a, b, pair, band, names)).collect();
+    let paired = replays;
+    let replays: Vec<ReplayView> = paired.iter().map(|(a, b)| ReplayView::of(a, b, pair, band, names)).collect();
     let captured: Vec<CaptureView> = captures.iter().filter_map(|(a, b)| CaptureView::of(a, b, band, names)).collect();
     let machine = ceilings.map(|((_, a), (_, b))| machine(a, b, names));
     let mut faults = asked.void.clone();
@@ -85,6 +86,7 @@ pub fn compare(before: &Side<'_>, after: &Side<'_>, asked: &Asked<'_>) -> Result
         faults.extend([*a, *b].into_iter().filter_map(Clocked::fault));
     }
     let mut different = differences(before, after);
+    different.extend(clocks(&paired));
     different.extend(machine.iter().flatten().filter(|row| row.is_better() || row.is_worse()).map(|row| {
         super::ConditionDifference {
             what: "the machine's memory bandwidth".to_owned(),

@@ -1,7 +1,7 @@
 //! What differs between two sides besides their numbers: what was meant to, what was not, and whether the change reached a call.
 //! Not here: workloads, which must be equal (`build.rs`).
 
-use super::sides::Side;
+use super::sides::{Replayed, Side};
 use crate::check::Check;
 use crate::conditions::{BoundKernel, Conditions};
 use crate::known::Known;
@@ -145,6 +145,17 @@ pub(super) fn differences(before: &Side<'_>, after: &Side<'_>) -> Vec<ConditionD
             machine(a).into_iter().zip(machine(b)).map(|((what, a), (_, b))| (what, a, b)),
         );
     }
+    found
+}
+
+/// Replays that one side timed by the host and the other by the GPU itself, as builds of before and after do: rows of the first hold the
+/// start of a pass.
+pub(super) fn clocks(replays: &[(&Replayed<'_>, &Replayed<'_>)]) -> Vec<ConditionDifference> {
+    let mut found = Vec::new();
+    let clocks = replays.iter().map(|(a, b)| (a.replay.clock().to_owned(), b.replay.clock().to_owned()));
+    let what = "the clock of replayed rows";
+    let different = clocks.filter(|(before, after)| before != after).map(|(before, after)| (what, before, after));
+    push(&mut found, DifferenceKind::Suspicious, different.take(1));
     found
 }
 

@@ -51,7 +51,7 @@ pub struct PhaseBudget {
     pub operators: Reading,
     pub dispatch: Reading,
     pub sampling: Reading,
-    /// The clocked time less the three.
+    /// The clocked time less those of the three that are known. A GPU's pauses in a prefill are not, and are in it.
     pub unexplained: Reading,
     /// How much longer the clocked requests took over this phase than those between the replay's rounds, minutes apart: what the
     /// replayed times were multiplied with.
@@ -165,12 +165,18 @@ fn budget(parts: &PhaseParts, n: u64) -> PhaseBudget {
         None => Known::unavailable(why, how),
     };
     let replayed = |value| seconds(value, "this phase was not replayed", "see the steps of the find record");
-    let parts_sum = parts.operators.zip(parts.dispatch).map(|(a, b)| a + b + parts.sampling.unwrap_or(0.0));
+    let parts_sum = parts.operators.map(|sum| sum + parts.dispatch.unwrap_or(0.0) + parts.sampling.unwrap_or(0.0));
     PhaseBudget {
         phase: parts.phase,
         clocked: seconds(parts.clocked, "no request came to its end", "see the clock's record"),
         operators: replayed(parts.operators),
-        dispatch: replayed(parts.dispatch),
+        dispatch: match (parts.operators, parts.dispatch) {
+            (Some(_), None) => Known::unavailable(
+                "the GPU's own times hold no start of a pass, and no view says what it paused for in this phase",
+                "of decode steps `hourglass timeline --device` says it",
+            ),
+            (_, dispatch) => replayed(dispatch),
+        },
         sampling: replayed(parts.sampling),
         unexplained: replayed(parts.clocked.zip(parts_sum).map(|(clocked, sum)| clocked - sum)),
         drift: match parts.drift {

@@ -9,8 +9,9 @@
 //! which no worker computed, for causes that none of the others holds. What the timeline says is taken as a part of its
 //! window and of the clocked request alike.
 //!
-//! A GPU's replayed times hold no start of a pass. What it pauses for in a step is the timeline's, of a request without its
-//! profiler; pauses of the recorded request are the profiler's as much as the program's, and in no row.
+//! A GPU's replayed times hold no start of a pass. What it pauses for in a decode step is the timeline's, of a request without its
+//! profiler, less the choice of a token, which is a row already; pauses of the recorded request are the profiler's as much as the
+//! program's, and in no row, and so is what the GPU pauses for in a prefill.
 
 use crate::capture::reduced::kernels::KernelRow;
 use crate::evidence::EvidenceRef;
@@ -25,6 +26,9 @@ use crate::replay::{GroupRow, Timing};
 use crate::statistics::median::median_interval;
 use crate::timeline::{Cause, TimelineRecord};
 use crate::workload::Phase;
+
+/// The row of what a GPU pauses for, whose kind is that of starting passes, in its place.
+pub(super) const PAUSES: &str = "pauses of the GPU";
 
 /// A row of the request. Seconds per request.
 #[derive(Clone, Debug)]
@@ -147,7 +151,7 @@ pub(super) fn rows(views: &Views, checkpoint: &str, request: &RequestSummary) ->
             let own = phase_rows(case, &seen.record, passes(views, phase), drift, &seen.evidence);
             let sum = |kind| own.iter().filter(|row| row.kind == kind).map(|row| row.measured).sum::<f64>();
             parts.operators = Some(sum(CandidateKind::Operator));
-            parts.dispatch = case.replay.dispatch_floor.known().map(|_| sum(CandidateKind::Dispatch));
+            parts.dispatch = (!case.replay.is_by_device()).then(|| sum(CandidateKind::Dispatch));
             parts.sampling = Some(sum(CandidateKind::Sampling));
             rows.extend(own);
         }
@@ -170,7 +174,7 @@ pub(super) fn rows(views: &Views, checkpoint: &str, request: &RequestSummary) ->
         if let Some(row) = decode.and_then(|decode| pauses(timeline, decode, passes(views, Phase::Decode))) {
             rows.push(row);
         }
-        rows.extend(idle_rows(timeline, &phases, scale));
+        rows.extend(idle_rows(timeline, &phases, scale, views.on_gpu()));
     }
     (rows, phases)
 }
@@ -377,23 +381,24 @@ fn move_waits(rows: &mut [Row], timeline: &Seen<TimelineRecord>, scale: f64) -> 
         .then(|| Row::plain(CandidateKind::Waits, "waits at barriers", Phase::Request, 1, moved, &timeline.evidence))
 }
 
-/// What a GPU pauses for in the steps of the clocked request.
+/// What a GPU pauses for in the steps of the clocked request. Choosing a token is a part of what it pauses for or, where the next step
+/// is there already, hidden behind that: either way that row has it.
 fn pauses(timeline: &Seen<TimelineRecord>, decode: &mut PhaseParts, passes: u64) -> Option<Row> {
     let pauses = timeline.record.device.known()?.pauses.known()?;
-    let seconds = pauses.idle_share.value()? * decode.clocked?;
+    let idle = pauses.idle_share.value()? * decode.clocked?;
+    let seconds = (idle - decode.sampling.unwrap_or(0.0)).max(0.0);
     decode.dispatch = Some(seconds);
-    let name = "pauses of the GPU";
-    Some(Row::plain(CandidateKind::Dispatch, name, Phase::Decode, passes, seconds, &timeline.evidence))
+    Some(Row::plain(CandidateKind::Dispatch, PAUSES, Phase::Decode, passes, seconds, &timeline.evidence))
 }
 
 /// Stretches in which no worker computed. Causes that other rows hold already are left out.
-fn idle_rows(timeline: &Seen<TimelineRecord>, phases: &[PhaseParts], scale: f64) -> Vec<Row> {
+fn idle_rows(timeline: &Seen<TimelineRecord>, phases: &[PhaseParts], scale: f64, on_gpu: bool) -> Vec<Row> {
     let no_sampling = phases.iter().all(|parts| parts.sampling.is_none());
     let no_dispatch = phases.iter().all(|parts| parts.dispatch.is_none());
-    let on_gpu = timeline.record.device.known().is_some();
     let causes = &timeline.record.summary.device.idle_by_cause;
     let rows = causes.iter().filter_map(|time| {
         let (kind, name) = match time.cause {
+            // Of a GPU: see above; and a trace without its kernels shows none of its work.
             cause if on_gpu && cause != Cause::Tokenising => return None,
             Cause::Steal => (CandidateKind::Machine, "steal by the hypervisor"),
             Cause::Descheduled => (CandidateKind::Machine, "processors taken by others"),

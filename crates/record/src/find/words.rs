@@ -4,11 +4,12 @@
 use crate::find::candidate::{Candidate, CandidateKind, Experiment};
 use crate::find::ranking::Ranking;
 use crate::find::request::{RequestSummary, delayed_steps};
-use crate::find::rows::{Row, case, whole_request};
+use crate::find::rows::{PAUSES, Row, case, whole_request};
 use crate::find::rungs::RungOffer;
-use crate::find::views::Views;
+use crate::find::views::{Seen, Views};
 use crate::known::Known;
 use crate::replay::GroupRow;
+use crate::replay::cases::ReplayRecord;
 use crate::replay::floor::Limit;
 use crate::workload::{Phase, Workload};
 use std::collections::BTreeMap;
@@ -87,11 +88,17 @@ pub(super) fn mechanism(subject: &Subject<'_>, row: &Row) -> String {
     let on_gpu = subject.views.on_gpu();
     match row.kind {
         CandidateKind::Operator => operator(row, on_gpu),
-        CandidateKind::Dispatch if on_gpu => {
+        CandidateKind::Dispatch if row.name == PAUSES => {
             format!("no kernel ran for so much of {passes} steps, in a request without the profiler")
         }
+        // Of records whose replay was timed by the host.
+        CandidateKind::Dispatch if on_gpu => {
+            format!(
+                "each of {passes} passes is put into the GPU's queue by the host, which waits until it knows of its end"
+            )
+        }
         CandidateKind::Sampling if on_gpu => {
-            format!("after each of {passes} passes a token is chosen, and the GPU waits for the next pass")
+            format!("after each of {passes} passes the host asks for the column that the GPU found largest")
         }
         CandidateKind::Tokenising if on_gpu => {
             "one thread turns text into tokens and back while no kernel runs".to_owned()
@@ -126,9 +133,17 @@ pub(super) fn mechanism(subject: &Subject<'_>, row: &Row) -> String {
     }
 }
 
-/// Seconds of the request's decode that the replay's groups take more than its operators, if they do.
+/// Whether the rows of a phase are a GPU's own time.
+fn by_device(subject: &Subject<'_>, seen: &Option<Seen<ReplayRecord>>, phase: Phase) -> bool {
+    case(seen, subject.checkpoint, phase).is_some_and(|case| case.replay.is_by_device())
+}
+
+/// Seconds of the request's decode that the replay's groups take more than its operators, if they are its own time and do.
 fn turned(subject: &Subject<'_>, ranking: &Ranking) -> Option<f64> {
     let replay = &case(&subject.views.decode, subject.checkpoint, Phase::Decode)?.replay;
+    if !replay.is_by_device() {
+        return None;
+    }
     let sum = |rows: &mut dyn Iterator<Item = &GroupRow>| rows.filter_map(|row| row.timing.median.value()).sum::<f64>();
     let operators = sum(&mut replay.operators.known()?.iter().map(|operator| &operator.row));
     let more = (sum(&mut replay.groups.iter()) - operators) / operators;
@@ -195,10 +210,10 @@ pub(super) fn falsify(subject: &Subject<'_>, row: &Row) -> Experiment {
             );
             Experiment { command: command(subject.views, "replay", &words), says }
         }
-        CandidateKind::Waits | CandidateKind::Idle | CandidateKind::Machine | CandidateKind::Tokenising => Experiment {
-            command: subject.request_command("timeline", &["--checkpoint", subject.checkpoint]),
-            says: "wrong if a second trace does not show it again".to_owned(),
-        },
+        _ if row.name == PAUSES => again(subject),
+        CandidateKind::Waits | CandidateKind::Idle | CandidateKind::Machine | CandidateKind::Tokenising => {
+            again(subject)
+        }
         CandidateKind::Dispatch | CandidateKind::Sampling => {
             let case = format!("{}:{}:{input}", subject.checkpoint, phase_or_decode(row.phase));
             Experiment {
@@ -210,6 +225,13 @@ pub(super) fn falsify(subject: &Subject<'_>, row: &Row) -> Experiment {
             command: subject.request_command("bench", &["--variant", subject.checkpoint, "--repeats", "2"]),
             says: "wrong if whole request less prefill and decode is shorter in new processes".to_owned(),
         },
+    }
+}
+
+fn again(subject: &Subject<'_>) -> Experiment {
+    Experiment {
+        command: subject.request_command("timeline", &["--checkpoint", subject.checkpoint]),
+        says: "wrong if a second trace does not show it again".to_owned(),
     }
 }
 
@@ -292,7 +314,7 @@ pub(super) fn verdict(subject: &Subject<'_>, ranking: &Ranking, request: &Reques
 pub(super) fn doubts(subject: &Subject<'_>, ranking: &Ranking, request: &RequestSummary, rows: &[Row]) -> Vec<String> {
     let views = subject.views;
     let mut doubts = Vec::new();
-    let not_replayed = |seen, phase| super::rows::case(seen, subject.checkpoint, phase).is_none();
+    let not_replayed = |seen, phase| case(seen, subject.checkpoint, phase).is_none();
     let missing = [
         (not_replayed(&views.prefill, Phase::Prefill), "prefill was not replayed: its operators are in no row"),
         (not_replayed(&views.decode, Phase::Decode), "decode was not replayed: its operators are in no row"),
@@ -327,7 +349,8 @@ pub(super) fn doubts(subject: &Subject<'_>, ranking: &Ranking, request: &Request
                     ms(part)
                 )
             });
-            let turned = if views.on_gpu() { turned(subject, ranking) } else { None };
+            // A part of what is missed that is worth a sentence.
+            let turned = turned(subject, ranking).filter(|seconds| *seconds > UNEXPLAINED * unexplained);
             let turned = turned.map_or_else(String::new, |seconds| {
                 format!(
                     " A GPU runs calls of one kind behind each other faster than in turn with others: replayed by groups, decode takes \
@@ -341,7 +364,8 @@ pub(super) fn doubts(subject: &Subject<'_>, ranking: &Ranking, request: &Request
                 percent(unexplained / whole)
             )
         } else {
-            let why = if views.on_gpu() {
+            let own = |seen, phase| by_device(subject, seen, phase);
+            let why = if own(&views.prefill, Phase::Prefill) || own(&views.decode, Phase::Decode) {
                 "in a real pass a kernel's weights are on their way while the one before it, of another row, still runs"
             } else {
                 "calls timed alone lack what the call before leaves in the caches, or the machine was busier while they were \
@@ -368,7 +392,7 @@ pub(super) fn doubts(subject: &Subject<'_>, ranking: &Ranking, request: &Request
         ));
     }
     for (seen, phase) in [(&views.prefill, Phase::Prefill), (&views.decode, Phase::Decode)] {
-        let case = super::rows::case(seen, subject.checkpoint, phase);
+        let case = case(seen, subject.checkpoint, phase).filter(|case| !case.replay.is_by_device());
         if let Some(share) = case.and_then(|case| case.replay.processor_share.value()).filter(|share| *share < BUSY) {
             doubts.push(format!("the {} replay had its processors {} of the time.", phase.name(), percent(share)));
         }

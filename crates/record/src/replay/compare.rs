@@ -40,7 +40,8 @@ pub struct ReplayComparison {
     /// What was compared: case and conditions of both sides.
     pub before: Side,
     pub after: Side,
-    /// Conditions that differ (binary, host, threads, features); kernels are meant to and are not named. Empty: comparable.
+    /// Conditions that differ (binary, host, threads, features, whose clock the rows are by); kernels are meant to and are not
+    /// named. Empty: comparable.
     pub different_conditions: Vec<String>,
     /// Every group of either side, then sampling.
     pub groups: Vec<Change>,
@@ -261,8 +262,10 @@ fn same_workload(before: &str, a: &Workload, after: &str, b: &Workload) -> Resul
 
 /// Names of the parts of the conditions in which two cases differ, the bound kernels aside.
 fn different_conditions(a: &ReplayCase, b: &ReplayCase) -> Vec<String> {
+    let clocks = (a.replay.clock(), b.replay.clock());
+    let clock = (clocks.0 != clocks.1).then(|| format!("clock of the rows ({}, {})", clocks.0, clocks.1));
     let (Known::Is(a), Known::Is(b)) = (&a.conditions, &b.conditions) else {
-        return vec!["conditions of one side are unavailable".to_owned()];
+        return [Some("conditions of one side are unavailable".to_owned()), clock].into_iter().flatten().collect();
     };
     let parts = |conditions: &crate::Conditions| {
         [
@@ -274,5 +277,5 @@ fn different_conditions(a: &ReplayCase, b: &ReplayCase) -> Vec<String> {
         ]
     };
     let pairs = parts(a).into_iter().zip(parts(b));
-    pairs.filter(|(a, b)| a.1 != b.1).map(|(a, _)| a.0.to_owned()).collect()
+    pairs.filter(|(a, b)| a.1 != b.1).map(|(a, _)| a.0.to_owned()).chain(clock).collect()
 }
