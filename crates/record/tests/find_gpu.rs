@@ -176,6 +176,36 @@ fn a_host_that_was_busy_is_no_doubt_of_a_gpus_own_times() {
     assert!(doubts(on_gpu()) && !doubts(by_device()));
 }
 
+/// A GPU serves several calls by one launch, in one phase and not in the other: replayed rows are held against it together.
+#[test]
+fn calls_of_one_launch_are_held_against_the_timeline_together() {
+    let disagreement = |launches: &[(&str, f64)]| {
+        let mut views = by_device();
+        let mut traced = traced();
+        let row = traced.summary.operators[0].clone();
+        let of = |(name, ns): &(&str, f64)| record::timeline::OperatorRow {
+            operator: (*name).to_owned(),
+            wall_ns: vec![*ns as u64],
+            imbalance: missing(),
+            ..row.clone()
+        };
+        traced.summary.operators = launches.iter().map(of).collect();
+        traced.close();
+        views.timeline = Some(seen("timeline.json", traced));
+        ranked(&views).doubts.into_iter().find(|doubt| doubt.contains("the views disagree on"))
+    };
+    // A request of the fixture by its replays: one prefill and eight steps.
+    let [q, attention, norm] = [0, 1, 2].map(|place| 1e3 * (PREFILL[place].2 + (OUTPUT - 1.0) * DECODE[place].2));
+    let (alone, rest) = (1e3 * PREFILL[0].2, 1e3 * (OUTPUT - 1.0) * DECODE[0].2);
+    let both = "q_proj (linear) + norm (rms_norm)";
+    let same = [("q_proj (linear)", alone), (both, rest + norm), ("attention", attention)];
+    assert_eq!(disagreement(&same), None);
+    let turned: Vec<_> = same.iter().rev().copied().collect();
+    assert_eq!(disagreement(&turned), None, "in whatever order they are met");
+    let other = disagreement(&[("q_proj (linear)", alone), (both, rest + norm), ("attention", 4.0 * (q + attention))]);
+    assert!(other.as_ref().is_some_and(|doubt| doubt.contains(both) || doubt.contains("attention")), "{other:?}");
+}
+
 /// Rows that miss a part of the request: what the groups take more is of it where the GPU timed both, and is a part worth a sentence.
 #[test]
 fn groups_that_take_more_than_operators_are_an_answer_to_what_is_missed() {

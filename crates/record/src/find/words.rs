@@ -457,14 +457,31 @@ fn by_timeline(views: &Views, rows: &[Row]) -> Option<String> {
         return None;
     }
     let mut sums = Sums::new();
+    let launches = launched_together(timeline.operators.iter().map(|row| row.operator.as_str()));
     for row in rows.iter().filter(|row| row.kind == CandidateKind::Operator) {
-        sums.entry(&row.traced).or_default().0 += row.measured;
+        sums.entry(launches.get(row.traced.as_str()).unwrap_or(&row.traced.as_str())).or_default().0 += row.measured;
     }
     for row in &timeline.operators {
         let slowest = row.wall_ns.iter().copied().max().unwrap_or(0);
-        sums.entry(&row.operator).or_default().1 += slowest as f64;
+        let own = row.operator.split(TOGETHER).next().and_then(|first| launches.get(first));
+        sums.entry(own.unwrap_or(&row.operator.as_str())).or_default().1 += slowest as f64;
     }
     disagreement(&sums, "the computing", "the timeline")
+}
+
+/// Between the names of calls that one launch of a GPU serves.
+const TOGETHER: &str = " + ";
+
+/// Of every call in a timeline's names the longest of the names that it, or one that shares a launch with it in any pass, is in.
+fn launched_together<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, &'a str> {
+    let mut launches = BTreeMap::new();
+    for name in names {
+        let shared: Vec<&str> = name.split(TOGETHER).filter_map(|call| launches.get(call).copied()).collect();
+        let longest = shared.iter().copied().chain([name]).max_by_key(|name| name.len()).unwrap_or(name);
+        launches.values_mut().filter(|known| shared.contains(known)).for_each(|known| *known = longest);
+        launches.extend(name.split(TOGETHER).map(|call| (call, longest)));
+    }
+    launches
 }
 
 /// What to run next: what exists already and could gain most, then the test of the first candidate.
