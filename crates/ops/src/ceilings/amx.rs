@@ -1,5 +1,5 @@
 //! Loops of the tile instructions (AMX), as assembly: registers alone and fed.
-//! Not here: leave to use tiles and their shape (`crate::amx`), and kernels that use them (`operators/linear/amx.rs`).
+//! Not here: leave to use tiles and their shape (`crate::amx`), and kernels that use them (`operators/tile_walk.rs`).
 
 #![allow(unsafe_code, reason = "tile instructions exist only as assembly")]
 
@@ -139,6 +139,22 @@ macro_rules! loops {
                 }
                 sums.0[0]
             }
+
+            /// # Safety
+            /// As for `registers`.
+            pub(super) unsafe fn time_registers(rounds: u64) {
+                // SAFETY: the caller's contract.
+                let sums = unsafe { registers(rounds) };
+                black_box(sums);
+            }
+
+            /// # Safety
+            /// As for `registers`.
+            pub(super) unsafe fn time_loads(rounds: u64) {
+                // SAFETY: the caller's contract.
+                let sums = unsafe { loads(rounds) };
+                black_box(sums);
+            }
         }
     };
 }
@@ -159,12 +175,11 @@ const fn peak(
 const INT8: &[Feature] = &[Feature::AmxTile, Feature::AmxInt8];
 const BF16: &[Feature] = &[Feature::AmxTile, Feature::AmxBf16];
 
-// SAFETY of the calls: the contract of a peak's loop is theirs.
 pub(super) static PEAKS: &[Peak] = &[
-    peak("amx-int8", Operands::Registers, INT8, 4, |rounds| _ = black_box(unsafe { int8::registers(rounds) })),
-    peak("amx-int8", Operands::Loads, INT8, 4, |rounds| _ = black_box(unsafe { int8::loads(rounds) })),
-    peak("amx-bf16", Operands::Registers, BF16, 2, |rounds| _ = black_box(unsafe { bf16::registers(rounds) })),
-    peak("amx-bf16", Operands::Loads, BF16, 2, |rounds| _ = black_box(unsafe { bf16::loads(rounds) })),
+    peak("amx-int8", Operands::Registers, INT8, 4, int8::time_registers),
+    peak("amx-int8", Operands::Loads, INT8, 4, int8::time_loads),
+    peak("amx-bf16", Operands::Registers, BF16, 2, bf16::time_registers),
+    peak("amx-bf16", Operands::Loads, BF16, 2, bf16::time_loads),
 ];
 
 #[cfg(test)]

@@ -1,49 +1,113 @@
-//! The walk of the tile unit over all rows of x and two row blocks of weights: on the hardware, and emulated in plain Rust.
-//! Not here: what is packed for it and what becomes of its sums (`mod.rs`).
+//! The walk of the tile unit: two by two tiles of sums over all steps of a product, for one pair of tiles of rows after the
+//! other; on the hardware, and emulated in plain Rust. Not here: what is laid out for it and what becomes of its sums (`linear/amx`,
+//! `attention/amx_tiles.rs`).
 
 #![allow(
     unsafe_code,
     reason = "tile instructions exist only as assembly; tiles are loaded and stored through pointers"
 )]
 
-use crate::amx::{Configuration, EIGHT_TILES, ROW_BYTES, ROWS, TILE_BYTES};
+use crate::amx::{Configuration, EIGHT_TILES, ROWS};
 use crate::bits::bf16_to_f32;
 use std::arch::asm;
 use std::ffi::c_void;
 use std::mem::offset_of;
 
-/// One walk: for each pair of tiles of x, sums of both with both tiles of weights over all steps.
+/// Elements of a that a step takes: 32 bfloat16 are a row of a tile.
+pub(super) const STEP: usize = 32;
+/// Rows of a that one pass over b serves: two tiles.
+pub(super) const PAIR: usize = 2 * ROWS;
+/// Bytes of a row of a pair's sums: 32 of them.
+pub(super) const SUMS_ROW: usize = 2 * 64;
+
+/// The left operand: rows of bfloat16, in pairs of tiles.
+#[derive(Clone, Copy)]
+pub(super) struct Left {
+    pub(super) start: *const u8,
+    /// Bytes from one row to the next.
+    pub(super) stride: usize,
+}
+
+/// The right operand: two tiles of 16 outputs each a step, a row of a tile being 16 pairs of elements.
+#[derive(Clone, Copy)]
+pub(super) struct Right {
+    pub(super) start: *const u8,
+    /// Bytes from one row of a tile to the next, from the first tile to the second, and from step to step.
+    pub(super) stride: usize,
+    pub(super) second: usize,
+    pub(super) step: usize,
+}
+
+/// Where sums go: 32 rows of 32 float32 a pair.
+#[derive(Clone, Copy)]
+pub(super) struct Sums {
+    pub(super) start: *mut u8,
+    /// Bytes from one row to the next.
+    pub(super) stride: usize,
+    /// Bytes from one pair's first row to the next pair's, and from that one's to the one's after it: then the same again.
+    pub(super) turns: [isize; 2],
+    /// Whether products are added to what is there.
+    pub(super) add: bool,
+}
+
+/// What is called after the products of each step, while they are still being made.
+#[derive(Clone, Copy)]
+pub(super) struct Between {
+    pub(super) call: unsafe extern "C" fn(*mut c_void),
+    pub(super) state: *mut c_void,
+}
+
+impl Between {
+    /// For units that call nothing.
+    pub(super) const NOTHING: Between = Between { call: nothing, state: std::ptr::null_mut() };
+}
+
+unsafe extern "C" fn nothing(_: *mut c_void) {}
+
+/// One walk: for each pair of tiles of a, sums of both with both tiles of b over all steps.
 #[repr(C)]
 pub(super) struct Walk {
     configuration: *const Configuration,
-    /// Per pair and step, two tiles of x (16 rows by 32 columns).
     a: *const u8,
-    /// Per step, a tile of weights (16 pairs of columns by 16 outputs); the second block's lie `next` bytes behind.
+    a_stride: usize,
+    a_second: usize,
+    a_pair: usize,
     b: *const u8,
-    next: usize,
+    b_stride: usize,
+    b_second: usize,
+    b_step: usize,
+    c: *mut u8,
+    c_stride: usize,
+    c_turns: [isize; 2],
+    add: u64,
     steps: u64,
     pairs: u64,
-    /// Per pair, four tiles of sums: of the first tile of x with either block, then of the second.
-    c: *mut u8,
     between: unsafe extern "C" fn(*mut c_void),
     state: *mut c_void,
 }
 
 impl Walk {
-    /// `between` is called whenever so many steps, or none, are left of a pair.
-    pub(super) const STEPS_BETWEEN: usize = 8;
-
-    pub(super) fn new(
-        a: *const u8,
-        (b, next): (*const u8, usize),
-        steps: usize,
-        pairs: usize,
-        c: *mut u8,
-        between: unsafe extern "C" fn(*mut c_void),
-        state: *mut c_void,
-    ) -> Walk {
+    pub(super) fn new(a: Left, b: Right, c: Sums, steps: usize, pairs: usize, between: Between) -> Walk {
         assert!(steps > 0 && pairs > 0, "a walk has work");
-        Walk { configuration: &EIGHT_TILES, a, b, next, steps: steps as u64, pairs: pairs as u64, c, between, state }
+        Walk {
+            configuration: &EIGHT_TILES,
+            a: a.start,
+            a_stride: a.stride,
+            a_second: ROWS * a.stride,
+            a_pair: PAIR * a.stride,
+            b: b.start,
+            b_stride: b.stride,
+            b_second: b.second,
+            b_step: b.step,
+            c: c.start,
+            c_stride: c.stride,
+            c_turns: c.turns,
+            add: u64::from(c.add),
+            steps: steps as u64,
+            pairs: pairs as u64,
+            between: between.call,
+            state: between.state,
+        }
     }
 }
 
@@ -53,82 +117,124 @@ pub(super) trait Tiles {
     ///
     /// # Safety
     /// - The machine has what the unit needs; the pointers of the walk are good for its steps and pairs; `between` may be
-    ///   called with `state`, and uses no tiles.
+    ///   called with its state, and uses no tiles.
     unsafe fn multiply(walk: &mut Walk);
 }
 
-/// The processor's own: `tileloadd`, `tdpbf16ps`, `tilestored`.
+/// The processor's own: `tileloadd` of b, `tileloaddt1` of a, which is larger than the first-level cache, `tdpbf16ps`, `tilestored`.
 pub(super) struct Hardware;
+
+/// The same without anything between products, for operands in the first-level cache.
+pub(super) struct Quiet;
+
+/// The walk as one block of assembly, with the instructions that load tiles of a and of b, and what follows the products of a step.
+macro_rules! walk {
+    ($walk:ident, $load_a:literal, $load_b:literal, $($after:literal),*) => {
+            asm!(
+                // A comment of the assembler: not every unit uses them.
+                "# {BETWEEN} {STATE}",
+                "mov rax, [r12 + {CONFIGURATION}]",
+                "ldtilecfg [rax]",
+                "2:",
+                "mov r13, [r12 + {A}]",
+                "mov r14, [r12 + {B}]",
+                "mov r15, [r12 + {STEPS}]",
+                "cmp qword ptr [r12 + {ADD}], 0",
+                "jne 3f",
+                "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+                "jmp 4f",
+                "3:",
+                "mov rdx, [r12 + {C}]",
+                "mov rax, [r12 + {C_STRIDE}]",
+                "mov rcx, rax",
+                "shl rcx, {LOG_ROWS}",
+                "add rcx, rdx",
+                "tileloadd tmm0, [rdx + rax*1]",
+                "tileloadd tmm1, [rdx + rax*1 + {SECOND_SUMS}]",
+                "tileloadd tmm2, [rcx + rax*1]",
+                "tileloadd tmm3, [rcx + rax*1 + {SECOND_SUMS}]",
+                "4:",
+                "mov rax, [r12 + {A_STRIDE}]",
+                "mov rcx, [r12 + {B_STRIDE}]",
+                concat!($load_a, " tmm4, [r13 + rax*1]"),
+                concat!($load_b, " tmm6, [r14 + rcx*1]"),
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "mov rdx, [r12 + {B_SECOND}]",
+                "add rdx, r14",
+                concat!($load_b, " tmm7, [rdx + rcx*1]"),
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "mov rsi, [r12 + {A_SECOND}]",
+                "add rsi, r13",
+                concat!($load_a, " tmm5, [rsi + rax*1]"),
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                $($after,)*
+                "add r13, {STEP_BYTES}",
+                "add r14, [r12 + {B_STEP}]",
+                "dec r15",
+                "jnz 4b",
+                "mov rdx, [r12 + {C}]",
+                "mov rax, [r12 + {C_STRIDE}]",
+                "mov rcx, rax",
+                "shl rcx, {LOG_ROWS}",
+                "add rcx, rdx",
+                "tilestored [rdx + rax*1], tmm0",
+                "tilestored [rdx + rax*1 + {SECOND_SUMS}], tmm1",
+                "tilestored [rcx + rax*1], tmm2",
+                "tilestored [rcx + rax*1 + {SECOND_SUMS}], tmm3",
+                "mov rax, [r12 + {C_NOW}]",
+                "mov rcx, [r12 + {C_THEN}]",
+                "mov [r12 + {C_NOW}], rcx",
+                "mov [r12 + {C_THEN}], rax",
+                "add [r12 + {C}], rax",
+                "mov rax, [r12 + {A_PAIR}]",
+                "add [r12 + {A}], rax",
+                "dec qword ptr [r12 + {PAIRS}]",
+                "jnz 2b",
+                "tilerelease",
+                CONFIGURATION = const offset_of!(Walk, configuration),
+                A = const offset_of!(Walk, a),
+                A_STRIDE = const offset_of!(Walk, a_stride),
+                A_SECOND = const offset_of!(Walk, a_second),
+                A_PAIR = const offset_of!(Walk, a_pair),
+                B = const offset_of!(Walk, b),
+                B_STRIDE = const offset_of!(Walk, b_stride),
+                B_SECOND = const offset_of!(Walk, b_second),
+                B_STEP = const offset_of!(Walk, b_step),
+                C = const offset_of!(Walk, c),
+                C_STRIDE = const offset_of!(Walk, c_stride),
+                C_NOW = const offset_of!(Walk, c_turns),
+                C_THEN = const offset_of!(Walk, c_turns) + size_of::<isize>(),
+                ADD = const offset_of!(Walk, add),
+                STEPS = const offset_of!(Walk, steps),
+                PAIRS = const offset_of!(Walk, pairs),
+                BETWEEN = const offset_of!(Walk, between),
+                STATE = const offset_of!(Walk, state),
+                STEP_BYTES = const 2 * STEP,
+                SECOND_SUMS = const SUMS_ROW / 2,
+                LOG_ROWS = const ROWS.ilog2(),
+                in("r12") $walk,
+                out("r13") _,
+                out("r14") _,
+                out("r15") _,
+                clobber_abi("C"),
+            )
+    };
+}
 
 impl Tiles for Hardware {
     unsafe fn multiply(walk: &mut Walk) {
         // One block from configuration to release, because the compiler knows nothing of tiles. `between` is called from
         // within, where the stack is as a call wants it; the four registers that live through it are its to preserve.
         // SAFETY: the caller's contract; 64 valid bytes of configuration.
-        unsafe {
-            asm!(
-                "mov rax, [r12 + {CONFIGURATION}]",
-                "ldtilecfg [rax]",
-                "mov r13, [r12 + {A}]",
-                "2:",
-                "mov r14, [r12 + {B}]",
-                "mov r15, [r12 + {STEPS}]",
-                "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
-                "3:",
-                "mov eax, {ROW_BYTES}",
-                "mov rdx, [r12 + {NEXT}]",
-                "add rdx, r14",
-                "tileloadd tmm4, [r13 + rax*1]",
-                "tileloadd tmm6, [r14 + rax*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm7, [rdx + rax*1]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tileloadd tmm5, [r13 + rax*1 + {TILE_BYTES}]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "add r13, {TWO_TILES}",
-                "add r14, {TILE_BYTES}",
-                "dec r15",
-                "test r15, {MASK}",
-                "jnz 4f",
-                "mov rdi, [r12 + {STATE}]",
-                "call [r12 + {BETWEEN}]",
-                "4:",
-                "test r15, r15",
-                "jnz 3b",
-                "mov eax, {ROW_BYTES}",
-                "mov rdx, [r12 + {C}]",
-                "tilestored [rdx + rax*1], tmm0",
-                "tilestored [rdx + rax*1 + {TILE_BYTES}], tmm1",
-                "tilestored [rdx + rax*1 + {TWO_TILES}], tmm2",
-                "tilestored [rdx + rax*1 + {THREE_TILES}], tmm3",
-                "add rdx, {FOUR_TILES}",
-                "mov [r12 + {C}], rdx",
-                "dec qword ptr [r12 + {PAIRS}]",
-                "jnz 2b",
-                "tilerelease",
-                CONFIGURATION = const offset_of!(Walk, configuration),
-                A = const offset_of!(Walk, a),
-                B = const offset_of!(Walk, b),
-                NEXT = const offset_of!(Walk, next),
-                STEPS = const offset_of!(Walk, steps),
-                PAIRS = const offset_of!(Walk, pairs),
-                C = const offset_of!(Walk, c),
-                BETWEEN = const offset_of!(Walk, between),
-                STATE = const offset_of!(Walk, state),
-                ROW_BYTES = const ROW_BYTES,
-                TILE_BYTES = const TILE_BYTES,
-                TWO_TILES = const 2 * TILE_BYTES,
-                THREE_TILES = const 3 * TILE_BYTES,
-                FOUR_TILES = const 4 * TILE_BYTES,
-                MASK = const Walk::STEPS_BETWEEN - 1,
-                in("r12") walk,
-                out("r13") _,
-                out("r14") _,
-                out("r15") _,
-                clobber_abi("C"),
-            );
-        }
+        unsafe { walk!(walk, "tileloaddt1", "tileloadd", "mov rdi, [r12 + {STATE}]", "call [r12 + {BETWEEN}]") }
+    }
+}
+
+impl Tiles for Quiet {
+    unsafe fn multiply(walk: &mut Walk) {
+        // SAFETY: as above.
+        unsafe { walk!(walk, "tileloadd", "tileloadd",) }
     }
 }
 
@@ -148,49 +254,57 @@ impl Tiles for Emulated {
 /// # Safety
 /// - As for [`Tiles::multiply`].
 #[target_feature(enable = "avx512f,fma")]
-unsafe fn emulate(walk: &Walk) {
-    let (mut a, mut c) = (walk.a, walk.c);
+unsafe fn emulate(walk: &mut Walk) {
     for _ in 0..walk.pairs {
-        let mut b = walk.b;
+        let (mut a, mut b) = (walk.a, walk.b);
+        let second = walk.c.wrapping_add(ROWS * walk.c_stride);
+        let out = [walk.c, walk.c.wrapping_add(SUMS_ROW / 2), second, second.wrapping_add(SUMS_ROW / 2)];
         let mut sums: [Tile; 4] = [[[0; 16]; ROWS]; 4];
-        for step in 0..walk.steps {
-            // SAFETY: the walk's pointers are good for its steps and pairs.
-            let [x0, x1, w0, w1] =
-                [a, a.wrapping_add(TILE_BYTES), b, b.wrapping_add(walk.next)].map(|from| unsafe { load(from) });
+        if walk.add != 0 {
+            // SAFETY: the walk's pointers are good for its steps and pairs, here and below.
+            sums = out.map(|from| unsafe { load(from, walk.c_stride) });
+        }
+        for _ in 0..walk.steps {
+            // SAFETY: as above.
+            let [x0, x1] = [a, a.wrapping_add(walk.a_second)].map(|from| unsafe { load(from, walk.a_stride) });
+            // SAFETY: as above.
+            let [w0, w1] = [b, b.wrapping_add(walk.b_second)].map(|from| unsafe { load(from, walk.b_stride) });
             for (sums, (x, w)) in sums.iter_mut().zip([(&x0, &w0), (&x0, &w1), (&x1, &w0), (&x1, &w1)]) {
                 dot(sums, x, w);
             }
-            a = a.wrapping_add(2 * TILE_BYTES);
-            b = b.wrapping_add(TILE_BYTES);
-            if (walk.steps - 1 - step).is_multiple_of(Walk::STEPS_BETWEEN as u64) {
-                // SAFETY: the caller's contract.
-                unsafe { (walk.between)(walk.state) };
-            }
+            a = a.wrapping_add(2 * STEP);
+            b = b.wrapping_add(walk.b_step);
+            // SAFETY: the caller's contract.
+            unsafe { (walk.between)(walk.state) };
         }
-        for sums in &sums {
-            // SAFETY: room for the pair's four tiles.
-            unsafe { store(c, sums) };
-            c = c.wrapping_add(TILE_BYTES);
+        for (sums, to) in sums.iter().zip(out) {
+            // SAFETY: room for the pair's sums.
+            unsafe { store(to, walk.c_stride, sums) };
         }
+        walk.a = walk.a.wrapping_add(walk.a_pair);
+        walk.c = walk.c.wrapping_offset(walk.c_turns[0]);
+        walk.c_turns.swap(0, 1);
     }
 }
 
-/// `tileloadd` of a tile whose rows follow each other.
+/// `tileloadd`.
 ///
 /// # Safety
-/// - A tile's bytes can be read.
-unsafe fn load(from: *const u8) -> Tile {
+/// - 16 rows of 64 bytes, `stride` apart, can be read.
+unsafe fn load(from: *const u8, stride: usize) -> Tile {
     // SAFETY: the caller's contract; any bytes are words.
-    unsafe { from.cast::<Tile>().read_unaligned() }
+    std::array::from_fn(|row| unsafe { from.wrapping_add(row * stride).cast::<[u32; 16]>().read_unaligned() })
 }
 
 /// `tilestored`, likewise.
 ///
 /// # Safety
-/// - A tile's bytes can be written.
-unsafe fn store(to: *mut u8, tile: &Tile) {
-    // SAFETY: the caller's contract.
-    unsafe { to.cast::<Tile>().write_unaligned(*tile) }
+/// - 16 rows of 64 bytes, `stride` apart, can be written.
+unsafe fn store(to: *mut u8, stride: usize, tile: &Tile) {
+    for (row, words) in tile.iter().enumerate() {
+        // SAFETY: the caller's contract.
+        unsafe { to.wrapping_add(row * stride).cast::<[u32; 16]>().write_unaligned(*words) };
+    }
 }
 
 /// `tdpbf16ps`, as Intel's reference has it: per sum, the lower and the upper halves of the words are two chains of fused
@@ -243,7 +357,9 @@ mod tests {
         for (mnemonic, times) in [
             (Mnemonic::Ldtilecfg, 1),
             (Mnemonic::Tilezero, 4),
-            (Mnemonic::Tileloadd, 4),
+            // Four of operands, four of sums.
+            (Mnemonic::Tileloadd, 6),
+            (Mnemonic::Tileloaddt1, 2),
             (Mnemonic::Tdpbf16ps, 4),
             (Mnemonic::Tilestored, 4),
             (Mnemonic::Tilerelease, 1),
@@ -258,46 +374,50 @@ mod tests {
         assert!(first(Mnemonic::Tilestored) < first(Mnemonic::Tilerelease), "{found:?}");
     }
 
-    /// Known tiles: x and weights as numbers, `(rows, columns)` and `(outputs, columns)`, in the layouts of a walk.
-    fn tiles(numbers: impl Fn(usize, usize) -> f32, weights: bool) -> Vec<u8> {
-        let mut tile = vec![0; TILE_BYTES];
-        for row in 0..16 {
-            for column in 0..32 {
-                let at = if weights { column / 2 * 64 + row * 4 + column % 2 * 2 } else { row * 64 + column * 2 };
-                tile[at..at + 2].copy_from_slice(&f32_to_bf16(numbers(row, column)).to_le_bytes());
-            }
-        }
-        tile
-    }
-
     unsafe extern "C" fn count(state: *mut c_void) {
         // SAFETY: the tests pass a counter.
-        unsafe { *state.cast::<u32>() += 1 };
+        unsafe { *state.cast::<usize>() += 1 };
     }
 
-    /// Sums of a walk of two pairs and nine steps, and how often it called back.
-    fn walked<T: Tiles>() -> (Vec<f32>, u32) {
+    /// Sums of a walk of two pairs and nine steps, which go to two places in turn and begin with what is there, and how often
+    /// it called back. Operands have gaps between rows and steps.
+    fn walked<T: Tiles>() -> (Vec<f32>, usize) {
         const STEPS: usize = 9;
-        let mut a = Vec::new();
-        for pair in 0..2 {
-            for step in 0..STEPS {
-                for half in 0..2 {
-                    a.extend(tiles(|row, k| ((row * 3 + k + step + 2 * half + 5 * pair) % 7) as f32 - 3.0, false));
-                }
+        const STRIDE: usize = 2 * STEP * STEPS + 64;
+        const APART: usize = 128;
+        let mut a = vec![0u8; 2 * PAIR * STRIDE];
+        for row in 0..2 * PAIR {
+            for k in 0..STEP * STEPS {
+                a[row * STRIDE + 2 * k..][..2].copy_from_slice(&f32_to_bf16(left(row, k)).to_le_bytes());
             }
         }
-        let block = |which: usize| {
-            (0..STEPS).flat_map(move |step| tiles(move |out, k| ((out + 2 * k + step + which) % 5) as f32 - 2.0, true))
-        };
-        let b: Vec<u8> = block(0).chain(block(1)).collect();
-        let mut c = vec![0f32; 2 * 4 * 256];
-        let mut calls = 0u32;
-        let state = std::ptr::from_mut(&mut calls).cast();
-        let next = STEPS * TILE_BYTES;
-        let mut walk = Walk::new(a.as_ptr(), (b.as_ptr(), next), STEPS, 2, c.as_mut_ptr().cast(), count, state);
+        // Rows of a tile are pairs of elements; the second tile's lie between the first's.
+        let mut b = vec![0u8; STEPS * 16 * APART];
+        for k in 0..STEP * STEPS {
+            for out in 0..32 {
+                let at = k / 2 * APART + out / 16 * 64 + out % 16 * 4 + k % 2 * 2;
+                b[at..at + 2].copy_from_slice(&f32_to_bf16(right(k, out)).to_le_bytes());
+            }
+        }
+        let mut c = vec![1f32; 2 * PAIR * 32];
+        let mut calls = 0usize;
+        let between = Between { call: count, state: std::ptr::from_mut(&mut calls).cast() };
+        let (pair, before) = ((PAIR * SUMS_ROW) as isize, c.as_mut_ptr().wrapping_add(PAIR * 32));
+        let sums = Sums { start: before.cast(), stride: SUMS_ROW, turns: [-pair, pair], add: true };
+        let left = Left { start: a.as_ptr(), stride: STRIDE };
+        let right = Right { start: b.as_ptr(), stride: APART, second: 64, step: 16 * APART };
+        let mut walk = Walk::new(left, right, sums, STEPS, 2, between);
         // SAFETY: the callers checked the features; the vectors have the sizes that the walk says.
         unsafe { T::multiply(&mut walk) };
         (c, calls)
+    }
+
+    fn left(row: usize, k: usize) -> f32 {
+        ((row * 3 + k) % 7) as f32 - 3.0
+    }
+
+    fn right(k: usize, out: usize) -> f32 {
+        ((out + 2 * k) % 5) as f32 - 2.0
     }
 
     fn has(features: &[Feature]) -> bool {
@@ -310,35 +430,28 @@ mod tests {
         missing.is_empty()
     }
 
-    fn check((sums, calls): (Vec<f32>, u32)) {
-        // Small whole numbers: every order of summing gives the same.
+    fn check<T: Tiles>() {
+        let (sums, calls) = walked::<T>();
+        // Small whole numbers: every order of summing gives the same. The first pair's sums lie behind the second's.
         for (index, sum) in sums.iter().enumerate() {
-            let (pair, tile, row, out) = (index / 1024, index / 256 % 4, index / 16 % 16, index % 16);
-            let (half, which) = (tile / 2, tile % 2);
-            let mut want = 0.0;
-            for step in 0..9 {
-                for k in 0..32 {
-                    let x = ((row * 3 + k + step + 2 * half + 5 * pair) % 7) as f32 - 3.0;
-                    want += x * (((out + 2 * k + step + which) % 5) as f32 - 2.0);
-                }
-            }
-            assert_eq!(*sum, want, "pair {pair}, tile {tile}, row {row}, output {out}");
+            let (row, out) = ((index / 32 + PAIR) % (2 * PAIR), index % 32);
+            let want = 1.0 + (0..STEP * 9).map(|k| left(row, k) * right(k, out)).sum::<f32>();
+            assert_eq!(*sum, want, "row {row}, output {out}");
         }
-        // With eight steps and with none left, for each of two pairs.
-        assert_eq!(calls, 4);
+        assert_eq!(calls, 2 * 9);
     }
 
     #[test]
     fn an_emulated_walk_sums_products() {
         if has(&[Feature::Avx512f, Feature::Fma]) {
-            check(walked::<Emulated>());
+            check::<Emulated>();
         }
     }
 
     #[test]
     fn the_hardware_walks_as_the_emulation_does() {
         if has(&[Feature::AmxTile, Feature::AmxBf16, Feature::Avx512f, Feature::Fma]) {
-            check(walked::<Hardware>());
+            check::<Hardware>();
         }
     }
 
