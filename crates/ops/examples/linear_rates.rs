@@ -1,9 +1,8 @@
 //! Rates of the `linear` kernels on all projections of Qwen3-0.6B, against what this machine reads and multiplies beside
 //! them: `cargo run --release -p hourglass-ops --example linear_rates -- [ROWS [KERNEL [ROUNDS [THREADS]]]]`.
-//! Kernels are walked in turn, round by round, so that a slow minute falls on all of them; medians are printed.
+//! KERNEL is what all labels must contain, word by word. Kernels are walked in turn, round by round, so that a slow minute falls on all of them; medians are printed.
 
-#![allow(unsafe_code, reason = "the arithmetic peak is measured with intrinsics")]
-
+use ops::ceilings::{Operands, Peak, peaks};
 use ops::operators::LINEAR;
 use ops::testing::{Case, Draw, Random};
 use ops::*;
@@ -49,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let program = program(rows, format);
             let runs = kernel.features.missing_from(Features::detect()).is_empty()
                 && program.calls.iter().skip(1).all(|call| (kernel.supports)(&program.call_shape(call, &[])).is_ok());
-            if runs && label.contains(&filter) {
+            if runs && filter.split_whitespace().all(|part| label.contains(part)) {
                 let weights = weights.get_or_insert_with(|| pack(&program, threads));
                 arms.push(Arm::new(label, kernel, program, weights, threads)?);
             }
@@ -65,19 +64,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         if rows == 1 { " and the head" } else { "" }
     );
     println!(
-        "{:<26} {:>9} {:>9} {:>8} {:>7} {:>9} {:>7}",
-        "kernel", "ms", "tokens/s", "GB/s", "of read", "GFLOP/s", "of peak"
+        "{:<26} {:>9} {:>9} {:>8} {:>7} {:>9} {:>9} {:>7}",
+        "kernel", "ms", "tokens/s", "GB/s", "of read", "GFLOP/s", "peak", "of peak"
     );
     for arm in &mut arms {
         let seconds = median(&mut arm.seconds);
         println!(
-            "{:<26} {:>9.2} {:>9.1} {:>8.1} {:>7.2} {:>9.1} {:>7.2}",
+            "{:<26} {:>9.2} {:>9.1} {:>8.1} {:>7.2} {:>9.1} {:>9.1} {:>7.2}",
             arm.label,
             seconds * 1e3,
             rows as f64 / seconds,
             arm.bytes / seconds / 1e9,
             median(&mut arm.of_read),
             arm.flops / seconds / 1e9,
+            median(&mut arm.peak) / 1e9,
             median(&mut arm.of_peak),
         );
     }
@@ -94,7 +94,8 @@ struct Arm {
     seconds: Vec<f64>,
     /// Bytes per second over those of a plain read of the same weights just before.
     of_read: Vec<f64>,
-    /// Flops over those of `vdpbf16ps` in registers just before.
+    /// The rate of [`multiplying`] just before and after, and what part of it the flops reached.
+    peak: Vec<f64>,
     of_peak: Vec<f64>,
 }
 
@@ -131,20 +132,23 @@ impl Arm {
         }
         let (bytes, flops) = ((cost.bytes_read + cost.bytes_written) as f64, cost.flops as f64);
         let weights = Arc::clone(weights);
-        let (seconds, of_read, of_peak) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Arm { label, bound, weights, bytes, flops, seconds, of_read, of_peak })
+        let (seconds, of_read, peak, of_peak) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Ok(Arm { label, bound, weights, bytes, flops, seconds, of_read, peak, of_peak })
     }
 
     fn round(&mut self, workers: &Workers, rows: usize, counts: bool) {
         let read = read_rate(workers, self.bound.program(), &self.weights);
-        let peak = peak::rate(workers);
+        let before = peak_rate(workers);
         let tokens = vec![0; rows];
         let sequences = [Sequence { first_row: 0, rows, offset: 0, caches: &[] }];
         let step = Step { tokens: &tokens, sequences: &sequences };
         let start = Instant::now();
         run(&mut self.bound, workers, &step, &Plain);
         let seconds = start.elapsed().as_secs_f64();
+        let after = peak_rate(workers);
+        let peak = 2.0 / (1.0 / before + 1.0 / after);
         if counts {
+            self.peak.push(peak);
             self.seconds.push(seconds);
             self.of_read.push(self.bytes / seconds / read);
             self.of_peak.push(self.flops / seconds / peak);
@@ -289,44 +293,24 @@ impl Operator for Given {
     }
 }
 
-/// The arithmetic peak.
-mod peak {
-    use super::{Feature, Features, Instant, Workers};
+/// The instruction that products are held against: the tiles' where there are any, fed from the first-level cache as a kernel
+/// feeds them, and else that of bfloat16 pairs in registers.
+fn multiplying() -> Option<&'static Peak> {
+    let runs = |path: &str, operands: Operands| {
+        peaks().find(|peak| {
+            (peak.path, peak.operands) == (path, operands) && peak.unavailable(Features::detect()).is_none()
+        })
+    };
+    runs("amx-bf16", Operands::Loads).or_else(|| runs("vdpbf16ps", Operands::Registers))
+}
 
-    /// `vdpbf16ps` flops per second of all workers, or infinity where the processor has none.
-    #[cfg(target_arch = "x86_64")]
-    pub(super) fn rate(workers: &Workers) -> f64 {
-        const STEPS: usize = 1_000_000;
-        if !Features::detect().contains(Feature::Avx512bf16) {
-            return f64::INFINITY;
-        }
-        let start = Instant::now();
-        // SAFETY: the feature was detected.
-        workers.run(&|_| unsafe { products(STEPS) });
-        (STEPS * SUMS * 64 * workers.count()) as f64 / start.elapsed().as_secs_f64()
-    }
-
-    #[cfg(not(target_arch = "x86_64"))]
-    pub(super) fn rate(_: &Workers) -> f64 {
-        f64::INFINITY
-    }
-
-    /// Independent sums: enough to hide the instruction's latency.
-    #[cfg(target_arch = "x86_64")]
-    const SUMS: usize = 12;
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512bf16")]
-    fn products(steps: usize) {
-        use std::arch::x86_64::*;
-        let mut sums = [_mm512_setzero_ps(); SUMS];
-        let ones = std::hint::black_box(_mm512_set1_ps(1.0));
-        let pairs = _mm512_cvtne2ps_pbh(ones, ones);
-        for _ in 0..steps {
-            for sum in &mut sums {
-                *sum = _mm512_dpbf16_ps(*sum, pairs, pairs);
-            }
-        }
-        std::hint::black_box(sums);
-    }
+/// Its flops per second on all workers, or infinity where the processor has neither.
+fn peak_rate(workers: &Workers) -> f64 {
+    /// Flops of each worker: milliseconds.
+    const FLOPS: u64 = 2_000_000_000;
+    let Some(peak) = multiplying() else { return f64::INFINITY };
+    let rounds = FLOPS.div_ceil(peak.operations);
+    let start = Instant::now();
+    workers.run(&|_| peak.run(rounds));
+    (peak.operations * rounds) as f64 * workers.count() as f64 / start.elapsed().as_secs_f64()
 }

@@ -1,5 +1,5 @@
 //! The tile unit (AMX) as a resource: the operating system's leave to use it, and the shape that tiles are given.
-//! Not here: instructions on tiles (`operators/linear/amx.rs`, `ceilings/amx.rs`).
+//! Not here: instructions on tiles (`operators/tile_walk.rs`, `ceilings/amx.rs`).
 
 #![allow(unsafe_code, reason = "leave to use tiles is a system call")]
 

@@ -128,3 +128,31 @@ fn hot_loops_hold_what_their_kernels_claim() {
         assert!(most >= at_least, "{module}: its largest loop has {most} {multiplies:?}, expected at least {at_least}");
     }
 }
+
+/// A ceiling whose loop stores its sums is that of the stores.
+#[test]
+fn loops_of_the_ceilings_store_nothing() {
+    assert!(std::hint::black_box(ops::ceilings::peaks()).count() > 10);
+    for (module, multiplies, width, products) in [
+        ("9fp32_avx2", Mnemonic::Vfmadd231ps, 32, [12, 8]),
+        ("11fp32_avx512", Mnemonic::Vfmadd231ps, 64, [16, 24]),
+        ("8vpdpbusd", Mnemonic::Vpdpbusd, 64, [16, 24]),
+        ("9vdpbf16ps", Mnemonic::Vdpbf16ps, 64, [16, 24]),
+    ] {
+        for (name, least) in ["9registers", "5loads"].into_iter().zip(products) {
+            let functions = functions(&format!("8ceilings7vectors{module}{name}"));
+            let loops = functions.iter().flat_map(|(_, instructions)| inner_loops(instructions));
+            let loops: Vec<&[Instruction]> = loops
+                .filter(|body| body.iter().any(|one| one.mnemonic() == multiplies && vector_bytes(one) == width))
+                .collect();
+            assert!(!loops.is_empty(), "{module}, {name}: no loop of {multiplies:?}");
+            for body in loops {
+                let found = body.iter().filter(|one| one.mnemonic() == multiplies).count();
+                assert!(found >= least, "{module}, {name}: {found} {multiplies:?}, expected {least}");
+                let stores =
+                    |one: &&Instruction| one.op0_kind() == OpKind::Memory && one.op1_register().is_vector_register();
+                assert_eq!(body.iter().filter(stores).count(), 0, "{module}, {name} stores vectors");
+            }
+        }
+    }
+}

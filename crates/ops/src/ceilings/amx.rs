@@ -1,5 +1,5 @@
 //! Loops of the tile instructions (AMX), as assembly: registers alone and fed.
-//! Not here: leave to use tiles and their shape (`crate::amx`), and kernels that use them (`operators/linear/amx.rs`).
+//! Not here: leave to use tiles and their shape (`crate::amx`), and kernels that use them (`operators/tile_walk.rs`).
 
 #![allow(unsafe_code, reason = "tile instructions exist only as assembly")]
 
@@ -19,28 +19,54 @@ const fn operations(elements_per_word: usize) -> u64 {
     (STEPS * PRODUCTS * ROWS * (ROW_BYTES / 4) * 16 * elements_per_word * 2) as u64
 }
 
+/// Tiles, each of one word throughout.
 #[repr(C, align(64))]
-struct Tiles([u8; 4 * STEPS * TILE_BYTES]);
+struct Tiles<const COUNT: usize>([[u32; TILE_BYTES / 4]; COUNT]);
 
-/// Makes both loops of one tile product. The whole loop is one block, because the compiler knows nothing of tiles and must
-/// not come between the configuration and the release.
+/// What the tiles of a loop are made of: every word of sums at first, of a and of b. The products of a word of a and one of b
+/// cancel, so that sums stay what they were however many rounds are made.
+struct Words {
+    sum: u32,
+    a: u32,
+    b: u32,
+}
+
+impl Words {
+    /// In the order in which a step loads them: a, b, b, a.
+    fn operands<const COUNT: usize>(&self) -> Tiles<COUNT> {
+        let words = [self.a, self.b, self.b, self.a];
+        Tiles(std::array::from_fn(|tile| [words[tile % 4]; TILE_BYTES / 4]))
+    }
+}
+
+const INT8_WORDS: Words = Words { sum: 1, a: 0x0101_0101, b: 0xff01_ff01 };
+/// One and one; one and minus one.
+const BF16_WORDS: Words = Words { sum: 0x3f80_0000, a: 0x3f80_3f80, b: 0xbf80_3f80 };
+
+/// Makes both loops of one tile product; they give the first tile of sums back. The whole loop is one block, because the compiler
+/// knows nothing of tiles and must not come between the configuration and the release.
 macro_rules! loops {
-    ($module:ident, $product:literal) => {
+    ($module:ident, $product:literal, $words:expr) => {
         mod $module {
             use super::*;
 
             /// # Safety
             /// The processor has tiles and this product, and `crate::amx::permission` was given.
-            pub(super) unsafe fn registers(rounds: u64) {
+            pub(super) unsafe fn registers(rounds: u64) -> [u32; TILE_BYTES / 4] {
+                let mut sums = Tiles([[$words.sum; TILE_BYTES / 4]]);
                 if rounds == 0 {
-                    return;
+                    return sums.0[0];
                 }
-                // SAFETY: the configuration is 64 valid bytes; no other memory is touched; every tile is named as changed.
+                let tiles = black_box($words.operands::<4>());
+                // SAFETY: the configuration is 64 valid bytes; four tiles of operands are read, one of sums is read and
+                // written; every tile is named as changed.
                 unsafe {
                     asm!(
                         "ldtilecfg [{configuration}]",
-                        "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
-                        "tilezero tmm4", "tilezero tmm5", "tilezero tmm6", "tilezero tmm7",
+                        "tileloadd tmm0, [{sums} + {stride}*1]", "tileloadd tmm1, [{sums} + {stride}*1]",
+                        "tileloadd tmm2, [{sums} + {stride}*1]", "tileloadd tmm3, [{sums} + {stride}*1]",
+                        "tileloadd tmm4, [{tiles} + {stride}*1]", "tileloadd tmm6, [{tiles} + {stride}*1 + 1024]",
+                        "tileloadd tmm7, [{tiles} + {stride}*1 + 2048]", "tileloadd tmm5, [{tiles} + {stride}*1 + 3072]",
                         "2:",
                         concat!($product, " tmm0, tmm4, tmm6"),
                         concat!($product, " tmm1, tmm4, tmm7"),
@@ -48,29 +74,37 @@ macro_rules! loops {
                         concat!($product, " tmm3, tmm5, tmm7"),
                         "dec {steps}",
                         "jnz 2b",
+                        "tilestored [{sums} + {stride}*1], tmm0",
                         "tilerelease",
                         configuration = in(reg) &EIGHT_TILES,
+                        sums = in(reg) &mut sums,
+                        tiles = in(reg) &tiles,
+                        stride = in(reg) ROW_BYTES,
                         steps = inout(reg) rounds * STEPS as u64 => _,
                         out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                         out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                        options(nostack, readonly),
+                        options(nostack),
                     );
                 }
+                sums.0[0]
             }
 
             /// # Safety
             /// As for `registers`.
-            pub(super) unsafe fn loads(rounds: u64) {
+            pub(super) unsafe fn loads(rounds: u64) -> [u32; TILE_BYTES / 4] {
+                let mut sums = Tiles([[$words.sum; TILE_BYTES / 4]]);
                 if rounds == 0 {
-                    return;
+                    return sums.0[0];
                 }
-                let tiles = black_box(Tiles([1; 4 * STEPS * TILE_BYTES]));
+                let tiles = black_box($words.operands::<{ 4 * STEPS }>());
                 // SAFETY: the configuration is 64 valid bytes; each step loads four tiles of 1024 bytes, and the steps of a
-                // round go through the `4 * STEPS` tiles once before they start again; every tile is named as changed.
+                // round go through the `4 * STEPS` tiles once before they start again; a tile of sums is read and written;
+                // every tile is named as changed.
                 unsafe {
                     asm!(
                         "ldtilecfg [{configuration}]",
-                        "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+                        "tileloadd tmm0, [{sums} + {stride}*1]", "tileloadd tmm1, [{sums} + {stride}*1]",
+                        "tileloadd tmm2, [{sums} + {stride}*1]", "tileloadd tmm3, [{sums} + {stride}*1]",
                         "2:",
                         "mov {at}, {tiles}",
                         "mov {steps:e}, {STEPS}",
@@ -88,8 +122,10 @@ macro_rules! loops {
                         "jnz 3b",
                         "dec {rounds}",
                         "jnz 2b",
+                        "tilestored [{sums} + {stride}*1], tmm0",
                         "tilerelease",
                         configuration = in(reg) &EIGHT_TILES,
+                        sums = in(reg) &mut sums,
                         tiles = in(reg) &tiles,
                         stride = in(reg) ROW_BYTES,
                         rounds = inout(reg) rounds => _,
@@ -98,16 +134,33 @@ macro_rules! loops {
                         STEPS = const STEPS,
                         out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                         out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                        options(nostack, readonly),
+                        options(nostack),
                     );
                 }
+                sums.0[0]
+            }
+
+            /// # Safety
+            /// As for `registers`.
+            pub(super) unsafe fn time_registers(rounds: u64) {
+                // SAFETY: the caller's contract.
+                let sums = unsafe { registers(rounds) };
+                black_box(sums);
+            }
+
+            /// # Safety
+            /// As for `registers`.
+            pub(super) unsafe fn time_loads(rounds: u64) {
+                // SAFETY: the caller's contract.
+                let sums = unsafe { loads(rounds) };
+                black_box(sums);
             }
         }
     };
 }
 
-loops!(int8, "tdpbssd");
-loops!(bf16, "tdpbf16ps");
+loops!(int8, "tdpbssd", INT8_WORDS);
+loops!(bf16, "tdpbf16ps", BF16_WORDS);
 
 const fn peak(
     path: &'static str,
@@ -123,20 +176,22 @@ const INT8: &[Feature] = &[Feature::AmxTile, Feature::AmxInt8];
 const BF16: &[Feature] = &[Feature::AmxTile, Feature::AmxBf16];
 
 pub(super) static PEAKS: &[Peak] = &[
-    peak("amx-int8", Operands::Registers, INT8, 4, int8::registers),
-    peak("amx-int8", Operands::Loads, INT8, 4, int8::loads),
-    peak("amx-bf16", Operands::Registers, BF16, 2, bf16::registers),
-    peak("amx-bf16", Operands::Loads, BF16, 2, bf16::loads),
+    peak("amx-int8", Operands::Registers, INT8, 4, int8::time_registers),
+    peak("amx-int8", Operands::Loads, INT8, 4, int8::time_loads),
+    peak("amx-bf16", Operands::Registers, BF16, 2, bf16::time_registers),
+    peak("amx-bf16", Operands::Loads, BF16, 2, bf16::time_loads),
 ];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    type Loop = unsafe fn(u64) -> [u32; TILE_BYTES / 4];
+
     /// Whether the first bytes of a function hold this instruction.
-    fn holds(function: unsafe fn(u64), instruction: &[u8]) -> bool {
+    fn holds(function: Loop, instruction: &[u8]) -> bool {
         // SAFETY: code is readable, and more of the same section follows these short functions.
-        let code = unsafe { std::slice::from_raw_parts(function as *const u8, 1024) };
+        let code = unsafe { std::slice::from_raw_parts(function as *const u8, 4096) };
         code.windows(instruction.len()).any(|window| window == instruction)
     }
 
@@ -144,7 +199,7 @@ mod tests {
     #[test]
     fn the_assembler_wrote_what_the_reference_says() {
         for (name, function, product) in [
-            ("tdpbssd tmm0, tmm4, tmm6", int8::registers as unsafe fn(u64), [0xc4, 0xe2, 0x4b, 0x5e, 0xc4]),
+            ("tdpbssd tmm0, tmm4, tmm6", int8::registers as Loop, [0xc4, 0xe2, 0x4b, 0x5e, 0xc4]),
             ("tdpbssd tmm0, tmm4, tmm6", int8::loads, [0xc4, 0xe2, 0x4b, 0x5e, 0xc4]),
             ("tdpbf16ps tmm0, tmm4, tmm6", bf16::registers, [0xc4, 0xe2, 0x4a, 0x5c, 0xc4]),
             ("tdpbf16ps tmm0, tmm4, tmm6", bf16::loads, [0xc4, 0xe2, 0x4a, 0x5c, 0xc4]),
@@ -152,6 +207,18 @@ mod tests {
             assert!(holds(function, &product), "{name}");
             assert!(holds(function, &[0xc4, 0xe2, 0x78, 0x49, 0xc0]), "tilerelease");
         }
+    }
+
+    /// Operands that are normal numbers, whose products cancel: on any machine.
+    #[test]
+    fn sums_stay_what_they_were() {
+        let halves = |word: u32| [word & 0xffff, word >> 16].map(|half| f32::from_bits(half << 16));
+        let (a, b) = (halves(BF16_WORDS.a), halves(BF16_WORDS.b));
+        assert!(a.iter().chain(&b).chain(&[f32::from_bits(BF16_WORDS.sum)]).all(|number| number.is_normal()));
+        assert_eq!(a[0] * b[0] + a[1] * b[1], 0.0);
+        let bytes = |word: u32| word.to_le_bytes().map(|byte| i32::from(byte as i8));
+        let products = bytes(INT8_WORDS.a).into_iter().zip(bytes(INT8_WORDS.b)).map(|(a, b)| a * b);
+        assert_eq!(products.sum::<i32>(), 0);
     }
 
     /// One product of known tiles, where there are tiles: c[m][n] is the sum over k of a[m][k] b[k / 4][4 n + k % 4].
@@ -197,9 +264,15 @@ mod tests {
                 assert_eq!(c[m * 16 + n], (0..64).map(product).sum(), "({m}, {n})");
             }
         }
-        for peak in PEAKS {
-            if peak.unavailable(Features::detect()).is_none() {
-                peak.run(3);
+        // However many rounds a sample takes, sums are what they were at first.
+        for (function, words) in [(int8::registers as Loop, INT8_WORDS), (int8::loads, INT8_WORDS)] {
+            // SAFETY: as above.
+            assert_eq!(unsafe { function(1000) }, [words.sum; TILE_BYTES / 4]);
+        }
+        if Features::of(BF16).missing_from(Features::detect()).is_empty() {
+            for function in [bf16::registers as Loop, bf16::loads] {
+                // SAFETY: as above, and the feature was checked.
+                assert_eq!(unsafe { function(1000) }, [BF16_WORDS.sum; TILE_BYTES / 4]);
             }
         }
     }

@@ -8,6 +8,8 @@ mod maths;
 mod prefetch;
 mod sequences;
 mod shapes;
+#[cfg(target_arch = "x86_64")]
+mod tile_walk;
 
 pub use norm_linear::MOST_PROJECTIONS;
 

@@ -13,7 +13,7 @@ use super::super::isa::{AVX512_BF16, for_isa};
 use super::tiled::{HEAD_DIM, KEYS, QUERIES, Tiles, scratch_bytes, supported, tiled};
 
 /// A right operand holds, for each pair of rows, one line per 16 columns: lane n = (even row, odd row) of column n.
-struct Bf16Tiles;
+pub(super) struct Bf16Tiles;
 
 impl Tiles for Bf16Tiles {
     type Element = u16;
@@ -215,9 +215,12 @@ fn body(i: &Invocation<'_>) {
 
 for_isa!(avx512_bf16, tiled_bf16, body);
 
+pub(super) const NMSE: f64 = 3e-5;
+pub(super) const REASON: &str = "one bfloat16 rounding of each probability and one of the result, 2^-8 each at most";
+
 pub static VECTOR: Kernel = kernel! {
     operator: "attention", name: "tiled", isa: "avx512-bf16", features: AVX512_BF16, supports: supported,
     scratch: |_| scratch_bytes::<Bf16Tiles>(),
-    nmse: 3e-5, because: "one bfloat16 rounding of each probability and one of the result, 2^-8 each at most",
+    nmse: NMSE, because: REASON,
     run: tiled_bf16,
 };

@@ -3,8 +3,10 @@
 //!
 //! Ladder: reference → tiled (prefill: nine rows and more) and decode (fewer) → trimmed (prefill without the work beyond the
 //! diagonal). In two calls, with positions in parts: `attention_parts` (kernels in `split.rs`) and `attention_join`. Tiled is in `tiled.rs` (the algorithm),
-//! `f32_tiles.rs` and `bf16_tiles.rs` (its arithmetic), decode in `decode.rs` and `bf16_decode.rs`. The readable form is three other operators: `attention_scores`, `softmax`, `attention_mix`.
+//! `f32_tiles.rs`, `bf16_tiles.rs` and `amx_tiles.rs` (its arithmetic), decode in `decode.rs` and `bf16_decode.rs`. The readable form is three other operators: `attention_scores`, `softmax`, `attention_mix`.
 
+#[cfg(target_arch = "x86_64")]
+mod amx_tiles;
 #[cfg(target_arch = "x86_64")]
 mod bf16_decode;
 #[cfg(target_arch = "x86_64")]
@@ -153,6 +155,8 @@ pub static REFERENCE: Kernel = kernel! {
 /// The list.
 pub static CPU: &[&Kernel] = &[
     &REFERENCE,
+    #[cfg(target_arch = "x86_64")]
+    &amx_tiles::EMULATED,
     // Before `tiled`, so that rungs that name no kernel keep theirs.
     &f32_tiles::TRIMMED_PORTABLE,
     &f32_tiles::TRIMMED_NARROW,
@@ -169,6 +173,8 @@ pub static CPU: &[&Kernel] = &[
     &f32_tiles::WIDE,
     #[cfg(target_arch = "x86_64")]
     &bf16_tiles::VECTOR,
+    #[cfg(target_arch = "x86_64")]
+    &amx_tiles::TILES,
 ];
 
 #[cfg(test)]

@@ -210,7 +210,7 @@ fn softmax_step<T: Tiles>(
             *lane = if *score > *lane { *score } else { *lane };
         }
     }
-    let new = lanes.iter().fold(LOWEST, |m, score| if *score > m { *score } else { m });
+    let new = folded::<false>(lanes);
     let mut sums = [0.0f32; 16];
     for (block, first) in scaled.as_chunks_mut::<16>().0.iter_mut().zip([0, 16, 32, 48]) {
         for lane in 0..16 {
@@ -221,8 +221,32 @@ fn softmax_step<T: Tiles>(
     }
     let shrink = if new > *largest { exp2_of::<T>(*largest - new) } else { 1.0 };
     *largest = new;
-    *sum = *sum * shrink + sums.iter().sum::<f32>();
+    *sum = *sum * shrink + folded::<true>(sums);
     (scaled, shrink)
+}
+
+/// The sum or the largest of the lanes, halves onto halves: four dependent operations where one after the other would be fifteen.
+#[inline(always)]
+fn folded<const SUM: bool>(lanes: [f32; 16]) -> f32 {
+    let (mut eight, mut four) = ([0.0f32; 8], [0.0f32; 4]);
+    for n in 0..8 {
+        eight[n] = folded_two::<SUM>(lanes[n], lanes[n + 8]);
+    }
+    for n in 0..4 {
+        four[n] = folded_two::<SUM>(eight[n], eight[n + 4]);
+    }
+    folded_two::<SUM>(folded_two::<SUM>(four[0], four[2]), folded_two::<SUM>(four[1], four[3]))
+}
+
+#[inline(always)]
+fn folded_two<const SUM: bool>(a: f32, b: f32) -> f32 {
+    if SUM {
+        a + b
+    } else if a > b {
+        a
+    } else {
+        b
+    }
 }
 
 #[inline(always)]

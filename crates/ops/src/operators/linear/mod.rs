@@ -14,7 +14,7 @@
 //! multiplies bfloat16 pairs (`tiles.rs`); `avx512-vnni` and `avx2-maddubs` multiply codes with 16-bit fixed-point
 //! activations in two byte planes, exactly (`streams.rs`, `maddubs.rs`, `maddubs_tiles.rs`; `planes.rs`), and `avx512-vnni-pairs` with 16-bit words of
 //! them and fewer products (`pairs.rs`; `words.rs`); `amx-bf16` multiplies tiles of bfloat16
-//! (`amx/`), whose emulation in plain memory (`emulated-tiles`) is held to the same cases on machines without tiles.
+//! (`amx/`, `tile_walk.rs`), whose emulation in plain memory (`emulated-tiles`) is held to the same cases on machines without tiles.
 //!
 //! All kernels share out blocks of 16 outputs in contiguous ranges, so no result depends on the number of workers.
 

@@ -117,6 +117,37 @@ impl Outputs {
     }
 }
 
+impl Outputs {
+    /// Outputs of a row.
+    pub(super) fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Where the outputs of `row` in row blocks `block` and `block + 1` lie, if they are whole blocks and nothing is added to them;
+    /// else null.
+    pub(super) fn line(&self, row: usize, block: usize) -> *mut u16 {
+        let first = block * LANES;
+        if first + 2 * LANES > self.width || !self.bias.is_null() {
+            return std::ptr::null_mut();
+        }
+        self.y.wrapping_add(row * self.width + first)
+    }
+
+    /// [`Outputs::store`] for `block` and, if `both`, the one after it.
+    ///
+    /// # Safety
+    /// - As for [`Outputs::store`], of each block.
+    #[cold]
+    #[inline(never)]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+    pub(super) unsafe fn store_some(&self, row: usize, block: usize, both: bool, sums: [__m512; 2]) {
+        for (n, sums) in sums.into_iter().enumerate().take(1 + usize::from(both)) {
+            // SAFETY: the caller's contract.
+            unsafe { self.store(row, block + n, sums) };
+        }
+    }
+}
+
 /// Splits a worker's row blocks into `streams` ranges of equal length that are walked in lockstep, and a rest.
 pub(super) fn lockstep(blocks: &Range<usize>, streams: usize) -> (usize, Range<usize>) {
     let length = blocks.len() / streams;
