@@ -1,5 +1,6 @@
 //! Whole models on GPU 0 beside the CPU: the same logits but for roundings, and the same bits whether launches go one by one or as a
-//! graph; and the same tokens whether steps are put ahead or not. `check_device [MODEL ...]` (synthetic:tiny and synthetic:qwen3-0.6b if none is named); exit 1 if anything differs.
+//! graph; and the same tokens whether steps are put ahead or not. `check_device [MODEL ...]` (synthetic:tiny and
+//! synthetic:qwen3-0.6b if none is named); exit 1 if anything differs.
 //! Not here: single kernels (`check_kernels` of `ops-cuda`).
 
 use model::{Cache, Engine, GenerateOptions, Keep, LoadOptions, SamplingOptions, generate};

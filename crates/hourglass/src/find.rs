@@ -1,6 +1,6 @@
 //! `hourglass find`: every view of one request in one go, and the ranking that follows: what to change next, and why.
-//! Not here: the commands (`find/plan`), running them (`find/walk`), reading their records (`find/folder`), flags beside one (`find/given`), the ranking
-//! (`record::find`), what is printed (`find/table`).
+//! Not here: the commands (`find/plan`), running them (`find/walk`), reading their records (`find/folder`), flags beside one
+//! (`find/given`), the ranking (`record::find`), what is printed (`find/table`).
 
 pub(crate) mod climb;
 mod folder;

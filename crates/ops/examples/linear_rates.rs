@@ -1,6 +1,7 @@
 //! Rates of the `linear` kernels on all projections of Qwen3-0.6B, against what this machine reads and multiplies beside
 //! them: `cargo run --release -p hourglass-ops --example linear_rates -- [ROWS [KERNEL [ROUNDS [THREADS]]]]`.
-//! KERNEL is what all labels must contain, word by word. Kernels are walked in turn, round by round, so that a slow minute falls on all of them; medians are printed.
+//! KERNEL is what all labels must contain, word by word. Kernels are walked in turn, round by round, so that a slow minute falls
+//! on all of them; medians are printed.
 
 use ops::ceilings::{Operands, Peak, peaks};
 use ops::operators::LINEAR;

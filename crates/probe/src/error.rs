@@ -1,6 +1,7 @@
 //! What ends a measurement early. A case that cannot be replayed is no error: its row says why it is incomplete.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -31,4 +32,11 @@ pub enum Error {
     Read { path: PathBuf, source: std::io::Error },
     #[error("{}: cannot write it: {source}", path.display())]
     Write { path: PathBuf, source: std::io::Error },
+}
+
+impl Error {
+    /// What a device said.
+    pub(crate) fn of_device(device: &Arc<dyn ops::Device>) -> impl Fn(std::io::Error) -> Error {
+        move |source| model::Error::Device { label: device.label(), source }.into()
+    }
 }

@@ -19,7 +19,7 @@ impl Stopwatch {
     pub(crate) fn new(engine: &Engine) -> Result<Stopwatch, Error> {
         let device = engine.options().device.clone();
         if let Some(device) = &device {
-            device.record(Record::Calls).map_err(|source| of_device(device, source))?;
+            device.record(Record::Calls).map_err(Error::of_device(device))?;
         }
         Ok(Stopwatch { device })
     }
@@ -33,7 +33,8 @@ impl Stopwatch {
         run()?;
         let elapsed = start.elapsed();
         let Some(device) = &self.device else { return Ok(elapsed.as_secs_f64() * 1e6) };
-        let untimed = || of_device(device, std::io::Error::other("it did not time a run: of the pass it ran nothing"));
+        let untimed =
+            || Error::of_device(device)(std::io::Error::other("it did not time a run: of the pass it ran nothing"));
         Ok(device.calls_ns().ok_or_else(untimed)? as f64 / 1e3)
     }
 }
@@ -45,8 +46,4 @@ impl Drop for Stopwatch {
             let _ = device.record(Record::Nothing);
         }
     }
-}
-
-fn of_device(device: &Arc<dyn Device>, source: std::io::Error) -> Error {
-    model::Error::Device { label: device.label(), source }.into()
 }

@@ -127,7 +127,8 @@ fn cost<O: Observer>(
     let mut samples: Vec<OverheadSample> = Vec::with_capacity(wanted);
     let cancelled = Arc::clone(&engine.options().cancelled);
     let until = Until(&cancelled);
-    let device = engine.options().device.clone();
+    let of_engine = engine.options().device.clone();
+    let device = of_engine.as_ref();
     let mut switch = overhead::Switch::default();
     while samples.len() < wanted {
         if samples.len().is_multiple_of(per_round) {
@@ -136,7 +137,7 @@ fn cost<O: Observer>(
         let traced = Traced::new(plan.workers(), plan.calls());
         let mut notes = Notes::new(plan, request);
         let mut refused = None;
-        let tools = Tools::start(request)?;
+        let tools = Tools::start(request).inspect_err(|_| off(device))?;
         tools.switch(false);
         let plain = Both(beside, &until);
         let mut next = |wall_ns: Option<u64>| {
@@ -149,7 +150,7 @@ fn cost<O: Observer>(
             let with = overhead::traced(samples.len());
             let goes_on = samples.len() < wanted;
             tools.switch(with && goes_on);
-            if let Some(device) = &device
+            if let Some(device) = device
                 && switch.turns(with && goes_on)
             {
                 refused = record(device, if with && goes_on { Record::Launches } else { Record::Nothing }).err();
@@ -160,7 +161,7 @@ fn cost<O: Observer>(
         let ran = request::alternate(engine, request, main, observers, &mut notes, &mut next);
         tools.stop();
         let ran = ran.and(refused.map_or(Ok(()), Err));
-        ran.inspect_err(|_| device.iter().for_each(|device| drop(record(device, Record::Nothing))))?;
+        ran.inspect_err(|_| off(device))?;
     }
     Ok(overhead::estimate(of, samples))
 }
@@ -262,15 +263,20 @@ struct Acquired {
 
 /// Switches a device's recording.
 fn record(device: &Arc<dyn Device>, what: Record) -> Result<(), Error> {
-    let of_device = |source| model::Error::Device { label: device.label(), source };
-    Ok(device.record(what).map_err(of_device)?)
+    device.record(what).map_err(Error::of_device(device))
+}
+
+/// Stops recording where an error is on its way, which says more than that this failed too.
+fn off(device: Option<&Arc<dyn Device>>) {
+    if let Some(device) = device {
+        let _ = record(device, Record::Nothing);
+    }
 }
 
 /// What was recorded since; recording is stopped.
 fn recorded(device: &Arc<dyn Device>) -> Result<Recording, Error> {
     record(device, Record::Nothing)?;
-    let of_device = |source| model::Error::Device { label: device.label(), source };
-    Ok(device.recorded().map_err(of_device)?)
+    device.recorded().map_err(Error::of_device(device))
 }
 
 /// One request with everything watched. What watching needs is made before it and read after it: room for `spans` of each worker.
@@ -286,17 +292,16 @@ fn acquire<O: Observer>(
     let traced = Traced::new(plan.workers(), spans);
     let mut notes = Notes::new(plan, request);
     let cancelled = Arc::clone(&engine.options().cancelled);
-    let device = engine.options().device.clone();
-    if let Some(device) = &device {
+    let of_engine = engine.options().device.clone();
+    let device = of_engine.as_ref();
+    if let Some(device) = device {
         record(device, Record::Launches)?;
         // What the profiler makes when it meets kernels and graphs for the first time belongs to no request.
         let warm = untraced(engine, request, main, beside).and_then(|_| record(device, Record::Launches));
-        warm.inspect_err(|_| drop(record(device, Record::Nothing)))?;
+        warm.inspect_err(|_| off(Some(device)))?;
         device.reset_peak();
     }
-    let tools = Tools::start(request).inspect_err(|_| {
-        device.iter().for_each(|device| drop(record(device, Record::Nothing)));
-    })?;
+    let tools = Tools::start(request).inspect_err(|_| off(device))?;
     let own = ops::memory::current_bytes().saturating_sub(before);
     tools.switch(true);
     ops::memory::reset_peak();
@@ -305,7 +310,7 @@ fn acquire<O: Observer>(
     let peak_bytes = ops::memory::peak_bytes().saturating_sub(own);
     let (allocations, allocations_dropped) = ops::memory::noted();
     let (sampled, quantities) = tools.stop();
-    let recorded = match &device {
+    let recorded = match device {
         Some(device) => Some((recorded(device)?, device.peak_bytes())),
         None => None,
     };

@@ -32,14 +32,13 @@ const LAYERS: usize = 2;
 /// An engine without a device, a pass that fails, an interruption.
 pub fn profiled_pass(engine: &mut Engine, workload: &Workload, tokens: &[u32]) -> Result<ProfiledPass, Error> {
     let device = engine.options().device.clone().ok_or(Error::NoDevice)?;
-    let of_device = |source| model::Error::Device { label: device.label(), source };
     let cancelled = Arc::clone(&engine.options().cancelled);
     let Seeded { mut cache, tokens, keep } = seeded(engine, workload, tokens)?;
     let mut step = engine.prepare(&mut cache, tokens, keep)?;
-    device.watched(true).map_err(of_device)?;
+    device.watched(true).map_err(Error::of_device(&device))?;
     let first = Where(|call: &ops::BoundCall| call.layer.is_none_or(|layer| layer < LAYERS));
     step.run(&Both(&Until(&cancelled), &first))?;
-    device.watched(false).map_err(of_device)?;
+    device.watched(false).map_err(Error::of_device(&device))?;
     if cancelled.load(std::sync::atomic::Ordering::Relaxed) {
         return Err(model::Error::Interrupted.into());
     }

@@ -17,8 +17,7 @@ use record::{
 /// Options without a device; what the device says.
 pub fn of_device(options: &LoadOptions, rounds: u64) -> Result<Ceilings, Error> {
     let device = options.device.as_ref().ok_or(Error::NoDevice)?;
-    let of_device = |source| model::Error::Device { label: device.label(), source };
-    let found = device.ceilings(rounds as usize).map_err(of_device)?;
+    let found = device.ceilings(rounds as usize).map_err(Error::of_device(device))?;
     let mut conditions = conditions_of(options, Vec::new());
     conditions.threads = 1;
     record_of(found, rounds, conditions)

@@ -2,8 +2,9 @@
 //! Not here: any arithmetic but the reference's.
 //!
 //! Ladder: reference → tiled (prefill: nine rows and more) and decode (fewer) → trimmed (prefill without the work beyond the
-//! diagonal). In two calls, with positions in parts: `attention_parts` (kernels in `split.rs`) and `attention_join`. Tiled is in `tiled.rs` (the algorithm),
-//! `f32_tiles.rs`, `bf16_tiles.rs` and `amx_tiles.rs` (its arithmetic), decode in `decode.rs` and `bf16_decode.rs`. The readable form is three other operators: `attention_scores`, `softmax`, `attention_mix`.
+//! diagonal). In two calls, with positions in parts: `attention_parts` (kernels in `split.rs`) and `attention_join`. Tiled is in
+//! `tiled.rs` (the algorithm), `f32_tiles.rs`, `bf16_tiles.rs` and `amx_tiles.rs` (its arithmetic), decode in `decode.rs` and
+//! `bf16_decode.rs`. The readable form is three other operators: `attention_scores`, `softmax`, `attention_mix`.
 
 #[cfg(target_arch = "x86_64")]
 mod amx_tiles;
